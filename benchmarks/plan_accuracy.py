@@ -1,7 +1,7 @@
 """How near `anyformer plan` comes to what was measured.
 
     python -m benchmarks.plan_accuracy            training and decode steps on this CPU, by its measured ceilings
-    python -m benchmarks.plan_accuracy --h200     the training steps of the newest H200 file, by the stated ceilings
+    python -m benchmarks.plan_accuracy --h200     the table of docs/how-to/plan.md, from kept files of an H200
 
 On a CPU both sides are timed by the processor's time on one thread: neighbours on a crowded machine do not count.
 """
@@ -12,6 +12,7 @@ import argparse
 import csv
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from anyformer.presets.decoders import gpt2, llama
 
 RESULTS = Path(__file__).parent / "results"
 H200_FILE = "torch2.11.0-cuda13.0-h200-2026-11-16-training.csv"
+H200_DECODING = "torch2.11.0-cuda13.0-h200-2026-11-15-decode.csv"
 
 
 def cpu_shapes() -> list[tuple[str, Network, int, int]]:
@@ -121,20 +123,87 @@ def h200_shapes() -> dict[str, tuple[Network, int, int]]:
     }  # fmt: skip
 
 
-def on_h200() -> None:
+# None of these was used when the shares of the H200 were fitted to the shapes above.
+def h200_others() -> dict[str, tuple[Network, int, int]]:
+    """Training steps of the same file that were not fitted to, by their job; and the one that only predicts."""
+    return {
+        "bert-mlm": (preset("bert-base"), 64, 512), "vit-infer": (preset("vit-b16"), 256, 1),
+        "shakespeare-char": (gpt2(384, 6, 6, vocab=65, length=256, dropout=0.2), 64, 256),
+        "ft-transformer": (preset("ft-transformer"), 256, 1),
+    }  # fmt: skip
+
+
+def h200_decodes() -> list[tuple[str, int, str, Network]]:
+    """Rows of the decoding file, by section and batch: one prompt of 64 tokens and 256 new ones."""
+    return [
+        ("gpt2-1", 1, "gpt2 124M, generate(compiled(model)), greedy", preset("gpt2")),
+        ("gpt2-32", 32, "gpt2 124M, generate(compiled(model)), greedy", preset("gpt2")),
+        ("llama", 1, "llama 1.1B, generate(compiled(model)), greedy", llama(2048, 22, 32, 4, 5632, vocab=32000)),
+    ]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row: milliseconds and GiB as planned and as measured, and whether the ceilings were fitted to it."""
+
+    what: str
+    fitted: bool
+    planned: float
+    measured: float
+    planned_memory: float | None = None
+    measured_memory: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        return self.planned / self.measured
+
+    def cells(self) -> list[str]:
+        """As the page on planning has them."""
+        memory = ["", "", ""]
+        if self.planned_memory is not None and self.measured_memory is not None:
+            memory = [f"{self.planned_memory:.1f}", f"{self.measured_memory:.1f}",
+                      f"{self.planned_memory / self.measured_memory:.2f}"]  # fmt: skip
+        return [self.what, "yes" if self.fitted else "no", f"{self.planned:.3g}", f"{self.measured:.3g}",
+                f"{self.ratio:.2f}", *memory]  # fmt: skip
+
+
+def compare_h200() -> list[Compared]:
+    """What is planned today beside what was measured then, by the fastest of several measurements."""
     with (RESULTS / H200_FILE).open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["system"] == "anyformer" and row["mode"] == "compiled"]
-    for job, (spec, batch, length) in h200_shapes().items():
-        took = [float(row["ms_per_step"]) for row in rows if row["job"] == job and row["ms_per_step"]]
-        held = [float(row["peak_gib"]) for row in rows if row["job"] == job and row["peak_gib"]]
-        found = plan(spec, batch=batch, length=length)
-        said, memory = found.step.total * 1e3, found.memory.peak / 2**30
-        best = min(took)
-        print(f"{job:<14} planned {said:7.1f} ms, {memory:5.1f} GiB  measured {best:7.1f} ms, {held[0]:5.1f} GiB  "
-              f"{said / best:.2f} {memory / held[0]:.2f}", flush=True)  # fmt: skip
+    found = []
+    for job, (spec, batch, length) in (h200_shapes() | h200_others()).items():
+        mine = [row for row in rows if row["job"] == job and row["ms_per_step"]]
+        planned, held = plan(spec, batch=batch, length=length), float(mine[0]["peak_gib"])
+        uses = job == "vit-infer"
+        seconds = planned.prefill.total if uses else planned.step.total
+        found.append(Compared(
+            mine[0]["work"], job in h200_shapes(), seconds * 1e3, min(float(row["ms_per_step"]) for row in mine),
+            None if uses else planned.memory.peak / 2**30, None if uses else held,
+        ))  # fmt: skip
+    with (RESULTS / H200_DECODING).open(encoding="utf-8", newline="") as file:
+        told = {(row["section"], row["batch"], row["what"]): row for row in csv.DictReader(file)}
+    for section, batch, what, spec in h200_decodes():
+        rate = float(told[section, str(batch), what]["value"])
+        decode = plan(spec, batch=batch, length=64 + 128).decode  # in the middle of what is written
+        assert decode is not None
+        found.append(Compared(f"decode step of {what.split(',')[0]}, rows: {batch}", False, decode.total * 1e3,
+                              1e3 * batch / rate))  # fmt: skip
+    return found
+
+
+def markdown(rows: list[Compared]) -> str:
+    """The table of the page on planning."""
+    heads = ["on one H200, bf16, compiled", "fitted to", "planned, ms", "measured, ms", "ratio", "planned, GiB",
+             "measured, GiB", "ratio"]  # fmt: skip
+    lines = [heads, ["---"] * len(heads), *(row.cells() for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--h200", action="store_true")
-    on_h200() if parser.parse_args().h200 else on_cpu()
+    if parser.parse_args().h200:
+        print(markdown(compare_h200()))
+    else:
+        on_cpu()

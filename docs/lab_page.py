@@ -40,15 +40,18 @@ anyformer lab report                      # one self-contained page of all that 
 | holds in part | some of its bounds are met; the reason says which |
 | not at this scale | the measurement here does not show it: networks of this size, trained this long |
 
-The figures below are of the small form, of a few minutes at most on two cores: networks of some ten thousand to a
+The figures below are of the small form, of three minutes at most on two cores: networks of some ten thousand to a
 million parameters. They were measured on a CPU with torch {torch}. A claim that needs a large model can fail here and
 be true there; one that holds here holds for models anybody can train. In parentheses: the lowest and highest of
-the seeds.
+the seeds. The verdict of the full form is given where that was run too. *Took* are the seconds of one core that all
+measurements of the small form took.
 """
 
 
-def render(runs: list[ClaimRun], missing: list[str]) -> tuple[str, dict[str, str]]:
-    """The page, and its pictures by their names."""
+def render(
+    runs: list[ClaimRun], missing: list[str], fuller: Mapping[str, ClaimRun]
+) -> tuple[str, dict[str, str]]:  # fmt: skip
+    """The page, and its pictures by their names; `fuller` are the runs of the full form that are kept."""
     counts = {verdict: sum(run.finding.verdict is verdict for run in runs) for verdict in Verdict}
     versions = " and ".join(sorted({run.torch for run in runs})) or "?"
     parts = [TOP.format(torch=versions), "## All claims", ""]
@@ -59,29 +62,37 @@ def render(runs: list[ClaimRun], missing: list[str]) -> tuple[str, dict[str, str
     ]
     if missing:
         parts += ["", f"Not measured since their code changed: {', '.join(missing)}."]
-    parts += ["", "| claim | lecture | quoted | measured here | verdict |", "|---|---|---|---|---|"]
+    parts += ["", "| claim | lecture | quoted | measured here | verdict | full form | took |", f"|{7 * '---|'}"]
     parts += [
         f"| [{run.claim.claim}](#{run.claim.name}) | {run.claim.lecture} | {cell(run.claim.quoted)} | "
-        f"{cell(run.finding.measured)} | {run.finding.verdict.value} |"
+        f"{cell(run.finding.measured)} | {run.finding.verdict.value} | "
+        f"{fuller[run.claim.name].finding.verdict.value if run.claim.name in fuller else ''} | {took(run)} |"
         for run in runs
     ]
     drawn: dict[str, str] = {}
     for run in runs:
         names = [f"{run.claim.name}-{number}.svg" for number in range(1, len(run.finding.plots) + 1)]
         drawn |= {name: draw(plot) + "\n" for name, plot in zip(names, run.finding.plots, strict=True)}
-        parts += ["", *section(run, names)]
+        parts += ["", *section(run, names, fuller.get(run.claim.name))]
     return "\n".join(parts) + "\n", drawn
 
 
-def section(run: ClaimRun, pictures: list[str]) -> list[str]:
+def took(run: ClaimRun) -> str:
+    """Seconds of one core, in two digits."""
+    return f"{float(f'{run.seconds:.2g}'):g} s"
+
+
+def section(run: ClaimRun, pictures: list[str], fuller: ClaimRun | None) -> list[str]:
     """One claim: who said what, what came out, its pictures and its figures."""
     claim, finding = run.claim, run.finding
     module = claim.measure.__module__.rpartition(".")[2]
     facts = {
         "claim": claim.claim, "lecture": f"{claim.lecture}; {claim.source}", "quoted": claim.quoted,
         "method": claim.method, "measured": finding.measured, "verdict": f"**{finding.verdict.value}**",
-        "because": finding.reason,
+        "because": finding.reason, "took": f"{took(run)} of one core, {len(run.measurements.entries)} measurements",
     }  # fmt: skip
+    if fuller is not None:
+        facts["full form"] = f"**{fuller.finding.verdict.value}**, {fuller.finding.measured} ({took(fuller)})"
     heads, rows = finding.table.heads, finding.table.rows
     return [
         f"## {claim.name}", "", "| | |", "|---|---|", *(f"| {name} | {cell(value)} |" for name, value in facts.items()),
@@ -102,7 +113,7 @@ def cell(text: str) -> str:
 
 
 def with_verdicts(page: str, runs: Mapping[str, ClaimRun]) -> str:
-    """A lecture page with a sentence between the marks of each claim."""
+    """A lecture page with a sentence and the first picture between the marks of each claim."""
 
     def sentence(found: re.Match[str]) -> str:
         name = found[1]
@@ -112,6 +123,7 @@ def with_verdicts(page: str, runs: Mapping[str, ClaimRun]) -> str:
             finding = runs[name].finding
             said = (
                 f"> **Measured: {finding.verdict.value}.** {finding.measured}. [How, and the figures](../lab.md#{name})"
+                f"\n\n![{name}: {finding.plots[0].title}](../images/lab/{name}-1.svg)"
             )
         return f"<!-- verdict: {name} -->\n{said}\n<!-- /verdict -->"
 
@@ -123,9 +135,15 @@ def kept_runs() -> tuple[list[ClaimRun], list[str]]:
     return finished_runs(all_claims().values(), KEPT, full=False, any_torch=True)
 
 
+def fuller_runs() -> dict[str, ClaimRun]:
+    """Those whose full form is kept too."""
+    runs, _ = finished_runs(all_claims().values(), KEPT, full=True, any_torch=True)
+    return {run.claim.name: run for run in runs}
+
+
 def main() -> None:
     runs, missing = kept_runs()
-    page, drawn = render(runs, missing)
+    page, drawn = render(runs, missing, fuller_runs())
     PAGE.write_text(page, encoding="utf-8")
     IMAGES.mkdir(parents=True, exist_ok=True)
     for old in set(IMAGES.glob("*.svg")) - {IMAGES / name for name in drawn}:

@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from anyformer.nets import SAGAN, Electra, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.objectives import Batch, Objective
-    from anyformer.planning.model_plan import ModelPlan, plan
+    from anyformer.planning.model_plan import ModelPlan
     from anyformer.positions import (
         Alibi,
         Buckets,
@@ -133,6 +133,7 @@ if TYPE_CHECKING:
     from anyformer.training.optim import AdamW, Muon
     from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
     from anyformer.training.settings import Training
+    from anyformer.training.setup.planned_source import plan
     from anyformer.training.train import Run, resume, train
 
 WHERE = {
@@ -175,7 +176,7 @@ WHERE = {
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
     "anyformer.inspection.position_pictures": ("position_pictures",),
     "anyformer.inspection.routing": ("tokens_per_expert",),
-    "anyformer.planning.model_plan": ("ModelPlan", "plan"),
+    "anyformer.planning.model_plan": ("ModelPlan",),
     "anyformer.mixers": (
         "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
         "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
@@ -200,6 +201,7 @@ WHERE = {
     "anyformer.training.optim": ("AdamW", "Muon"),
     "anyformer.training.schedule": ("Constant", "Cosine", "InverseSqrt", "Linear", "WSD"),
     "anyformer.training.settings": ("Training",),
+    "anyformer.training.setup.planned_source": ("plan",),
     "anyformer.training.train": ("Run", "resume", "train"),
 }  # fmt: skip
 # Where the classes are that a saved spec may name.

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from anyformer import preset
 from anyformer.commands.planning import plan
+from benchmarks.plan_accuracy import compare_h200
+from docs.plan_page import PICTURE, drawn, render
 from tests.docs.test_how_to import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "plan.md"
@@ -38,3 +40,22 @@ def test_the_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for code in blocks(PAGE, "python"):
         exec(compile(code, str(PAGE), "exec"), {})
     assert "'mlp': 56669184" in capsys.readouterr().out
+
+
+def test_the_page_shows_todays_plan_its_roofline_and_the_kept_measurements() -> None:
+    """After a change of the planner: python -m docs.plan_page"""
+    page = PAGE.read_text(encoding="utf-8")
+    assert render(page) == page and PICTURE.read_text(encoding="utf-8") == drawn()
+    assert render(page.replace("124,439,808:", "124,439,809:").replace("| no |", "| yes |")) == page  # it is noticed
+    assert "step           5" in page and "| BERT-base masked LM" in page
+
+
+def test_fitted_rows_are_within_a_fifth_and_the_page_names_those_that_are_not() -> None:
+    rows = compare_h200()
+    assert len(rows) == 18 and sum(row.fitted for row in rows) == 11
+    assert all(0.8 <= row.ratio <= 1.2 for row in rows if row.fitted)
+    missed = {row.what for row in rows if not 0.8 <= row.ratio <= 1.2}
+    assert missed == {
+        "BERT-base masked LM, 64 x 512", "shakespeare_char, 64 x 256", "FT-Transformer, 256 rows of 8 numbers",
+        "decode step of gpt2 124M, rows: 1", "decode step of gpt2 124M, rows: 32", "decode step of llama 1.1B, rows: 1",
+    }  # fmt: skip

@@ -84,11 +84,16 @@ def test_what_was_measured_is_kept_and_a_stopped_run_goes_on(tmp_path: Path, mon
     found = done("lab", "run", "twice", "--out", tmp_path, "--json").json["claims"][0]
     assert [case["seed"] for case in MEASURED] == [0, 1, 2, 1, 2]
     assert found["verdict"] == "holds" and [one["result"]["value"] for one in found["cases"]] == [0, 2, 4]
+    held["results"] += [dict(held["results"][0], case={"seed": 99})]
+    path.write_text(json.dumps(held | {"results": held["results"][1:]}))  # one is missing, one is of earlier cases
+    done("lab", "run", "twice", "--out", tmp_path, "--quiet")
+    assert len(MEASURED) == 6
+    assert sorted(one["case"]["seed"] for one in json.loads(path.read_text())["results"]) == [0, 1, 2]
     monkeypatch.setattr(runner, "fingerprint", lambda claim: "another version of the file")
     done("lab", "run", "twice", "--out", tmp_path, "--quiet")
-    assert len(MEASURED) == 8
+    assert len(MEASURED) == 9
     done("lab", "run", "--all", "--full", "--out", tmp_path, "--quiet")
-    assert len(MEASURED) == 8 + 6 + 2 and (tmp_path / "never-full.json").is_file()
+    assert len(MEASURED) == 9 + 6 + 2 and (tmp_path / "never-full.json").is_file()
     assert catalogue.all_claims() is claims
 
 
@@ -147,3 +152,18 @@ def test_every_claim_says_what_it_is_and_has_cases_of_both_forms(name: str) -> N
     assert all(word in ("L0", "L1", "L2", "L3", "L4") for word in claim.lecture.split(", "))
     small, full = ([json.dumps(dict(case), sort_keys=True) for case in claim.cases(form)] for form in (False, True))
     assert small and len(set(small)) == len(small) and len(full) >= len(small) and len(set(full)) == len(full)
+
+
+def test_a_claim_may_have_another_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert catalogue.find_claim("svm") is catalogue.find_claim("max-margin")
+    assert set(catalogue.ALSO.values()) <= set(all_claims()) and not set(catalogue.ALSO) & set(all_claims())
+
+
+def test_seconds_of_the_processor_count_where_they_are_kept() -> None:
+    claim = toy("twice", 2)
+    kept = {json.dumps(case, sort_keys=True): {"case": dict(case), "result": {"value": 2.0}, "seconds": 9.0}
+            for case in claim.cases(False)}  # fmt: skip
+    assert runner.judge_kept(claim, kept, full=False, measured_by="").seconds == 18.0
+    next(iter(kept.values()))["processor"] = 1.0
+    assert runner.judge_kept(claim, kept, full=False, measured_by="").seconds == 10.0

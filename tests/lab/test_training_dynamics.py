@@ -40,10 +40,10 @@ def good_residuals(case: Case) -> Result:
 
 def good_margin(case: Case) -> Result:
     how = max_margin.DESCENTS[case["trained"]]
-    right, wrong = ([low] * (len(how.shown) - 1) + [last] for low, last in ((0.9, 0.995), (0.8, 0.85)))
+    right, wrong = ([low] * 2 + [last] * (len(how.shown) - 2) for low, last in ((0.9, 0.995), (0.8, 0.85)))
     frobenius, nuclear = (right, wrong) if how.norm == "frobenius" else (wrong, right)
     return {"frobenius": frobenius, "nuclear": nuclear, "other_tokens": 0.0, "between": 0.85, "gap": 1e-6,
-            "best_chosen": 1.0, "longer": [5.0, 50.0]}  # fmt: skip
+            "best_chosen": 1.0, "longer": [5.0, 50.0], "probability": [0.5, 1.0]}  # fmt: skip
 
 
 def good_layers(case: Case) -> Result:
@@ -104,6 +104,9 @@ BROKEN: list[tuple[str, Change, Verdict]] = [
     ("max-margin", when({"other_tokens": 0.995}), Verdict.NOT_HERE),  # nor do the tokens
     ("max-margin", when({"gap": 0.1}), Verdict.NOT_HERE),  # the SVM is not solved
     ("max-margin", when({"nuclear": 7 * [0.5]}, trained="K, Q"), Verdict.IN_PART),
+    ("max-margin", when({"nuclear": 6 * [0.985] + [0.995]}, trained="K, Q"), Verdict.IN_PART),  # not yet after 1,000
+    ("max-margin", when({"frobenius": 8 * [0.985]}, trained="W, any scores"), Verdict.IN_PART),
+    ("max-margin", when({"probability": 8 * [0.6]}, trained="K, Q"), Verdict.NOT_HERE),  # nothing is chosen
     ("svm-hierarchy", when({"first_all": 4 * [0.7]}), Verdict.IN_PART),  # only for the queries that are read
     ("svm-hierarchy", when({"first_read": 4 * [0.9]}), Verdict.NOT_HERE),
     ("svm-hierarchy", when({"second": 4 * [0.9]}), Verdict.NOT_HERE),
@@ -161,6 +164,25 @@ def test_attention_turns_to_the_svm_of_the_right_norm() -> None:
     assert result["frobenius"][-1] > 0.99 > 0.97 > result["nuclear"][-1]
     assert result["frobenius"][0] < 0.95 and result["other_tokens"] < 0.5
     assert result["best_chosen"] == 1.0
+    at = max_margin.DESCENTS["W"].shown.index(max_margin.QUOTED_AT)
+    assert result["frobenius"][at] > 0.99 and result["probability"][at] > 0.99 > 0.9 > result["probability"][0]
+
+
+@pytest.mark.parametrize("factored", [False, True])
+def test_the_direction_of_descent_is_that_of_the_layers_own_gradient(factored: bool) -> None:
+    given = max_margin.problem(4, equal=False)
+    generator = torch.Generator().manual_seed(0)
+    parameters = [torch.randn(10, 10, generator=generator, dtype=torch.float64).requires_grad_()
+                  for _ in range(1 + factored)]  # fmt: skip
+    plain = torch.cat([g.flatten() for g in torch.autograd.grad(max_margin.loss_of(given, parameters), parameters)])
+    ours = torch.cat([g.flatten() for g in max_margin.slopes_of(given, parameters)])
+    assert torch.allclose(ours / ours.norm(), plain / plain.norm(), atol=1e-12)
+    # Far along the way to the SVM the loss itself no longer changes, its direction still does.
+    chosen, _ = max_margin.least_frobenius(max_margin.margins_of(given, given.scores.argmax(1)))
+    far = [1e4 * chosen, torch.eye(10, dtype=torch.float64)][: len(parameters)]
+    far = [p.requires_grad_() for p in far]
+    assert all(g.norm() == 0 for g in torch.autograd.grad(max_margin.loss_of(given, far), far))
+    assert all(g.isfinite().all() and g.norm() > 1e-3 for g in max_margin.slopes_of(given, far))
 
 
 def test_both_layers_turn_to_the_svms_of_their_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:

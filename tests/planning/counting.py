@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer import Network, preset
+from anyformer import LM, Network, preset
+from anyformer.objectives import Batch
+from anyformer.objectives.words import word_loss
 from anyformer.planning.inputs import blank_inputs
 from anyformer.planning.trace import answers_of
 from anyformer.presets import PRESETS
@@ -81,3 +86,64 @@ def kept_bytes(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> 
         total = sum(x.untyped_storage().nbytes() for x in held.values())
     del out
     return total
+
+
+class LiveStorages(TorchDispatchMode):
+    """Bytes of every storage that is alive, and their peak; those of `held` are there from the beginning."""
+
+    def __init__(self, *held: Tensor) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.known: set[int] = set()
+        for x in held:
+            self.watch(x)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor):
+                self.watch(x)
+        return out
+
+    def watch(self, x: Tensor) -> None:
+        """Count a storage from its first sight to its end."""
+        storage = x.untyped_storage()
+        number = storage._cdata
+        if number in self.known:
+            return
+        self.known.add(number)
+        size = storage.nbytes()
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self.forget, number, size)
+
+    def forget(self, number: int, size: int) -> None:
+        self.known.discard(number)
+        self.live -= size
+
+
+def peak_bytes(spec: Network, batch: int, length: int) -> int:
+    """The most bytes that a real step of training holds at once: forward, backward and AdamW, which has its means."""
+    net = spec.build(seed=0).train()
+    args, named = real_inputs(spec, batch, length)
+    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    train_once(net, args, named, optimizer)
+    states = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
+    with LiveStorages(*net.parameters(), *net.buffers(), *states) as storages:
+        train_once(net, args, named, optimizer)
+    return storages.peak
+
+
+def train_once(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """One step as the trainer makes it: of a language model the logits are never held all at once."""
+    model: Any = net
+    words = args[-1]
+    if isinstance(getattr(model.spec, "head", None), LM):
+        given = Batch(inputs=args, targets=words, rows=torch.arange(len(words)), named=named)
+        loss = word_loss(model, given)
+    else:
+        loss = sum((x.float().square().mean() for x in answers_of(net(*args, **named))), torch.zeros(()))
+    loss.backward()
+    del loss
+    optimizer.step()
+    optimizer.zero_grad()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from anyformer import LM, Attention, Block, Model, Stack, Tokens, preset, preset_names  # fmt: skip
 from anyformer.core.model import Seq2Seq
 from anyformer.mixers.recurrent import Recurrent
+from anyformer.planning import no_compiler
 from anyformer.planning.costs import ModelCosts, count_costs, count_once, decodes, extrapolate
 from anyformer.planning.inputs import blank_inputs
 from anyformer.planning.memory import cache_plans
@@ -116,9 +120,33 @@ def test_extrapolation_is_exact_for_polynomials() -> None:
 
 
 def test_a_model_of_70b_is_planned_without_memory() -> None:
-    spec = llama(8192, 80, 64, 8, 28672, vocab=128256)
-    found = plan(spec, batch=1, length=4096, processes=8)
+    found = plan("llama3-70b", batch=1, length=4096, processes=8)
     assert found.parameters.total == 70_553_706_496
     assert found.costs.cache == 4096 * 320 * KIB
     assert not found.fits
     assert found.memory.recomputed < found.memory.activations / 10
+
+
+COLD = """
+import sys, time
+from anyformer.planning.model_plan import plan
+began = time.process_time()
+plan("llama3-70b", batch=1, length=4096, processes=8)
+print(time.process_time() - began, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_first_plan_of_70b_takes_a_second_and_loads_no_compiler() -> None:
+    """In a process of its own, where nothing is imported yet; three seconds are left for a slow machine."""
+    done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
+    seconds, loaded = done.stdout.split()
+    assert float(seconds) < 3 and loaded == "False"
+
+
+def test_functions_of_torch_are_as_before_behind_a_plan() -> None:
+    inside = no_compiler.marked()
+    assert len(inside) > 50
+    before = [vars(fn).get(no_compiler.CACHED) for fn in inside]
+    with no_compiler.without_compiler():
+        assert "torch._dynamo" in sys.modules or all(vars(fn)[no_compiler.CACHED] is fn for fn in inside)
+    assert [vars(fn).get(no_compiler.CACHED) for fn in inside] == before

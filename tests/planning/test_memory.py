@@ -10,7 +10,7 @@ from anyformer.planning.costs import count_costs
 from anyformer.planning.model_plan import plan
 from anyformer.presets.decoders import gpt2, llama
 from anyformer.slots import Network
-from tests.planning.counting import kept_bytes, real_inputs
+from tests.planning.counting import LiveStorages, kept_bytes, peak_bytes, real_inputs
 
 NEAR = 0.10
 SHAPES: dict[str, tuple[Network, int, int]] = {
@@ -50,3 +50,41 @@ def test_the_peak_is_the_larger_of_two_moments() -> None:
     assert large.peak == 12 * n + large.activations + large.loss
     assert plan("gpt2-tiny", length=1, device="cpu").memory.peak == 16 * n
     assert plan("gpt2-tiny", length=64, device="h200").memory.weights == 6 * n  # bf16, and masters in float32
+
+
+PEAKS: dict[str, tuple[Network, int, int]] = {
+    "gpt": (gpt2(128, 4, 4, vocab=512, length=64, dropout=0.0), 8, 64),
+    "gpt, long": (gpt2(64, 2, 4, vocab=64, length=512, dropout=0.0), 1, 384),
+    "gpt, wide": (gpt2(256, 2, 4, vocab=512, length=64, dropout=0.0), 2, 16),
+    "gpt, many words": (gpt2(64, 2, 4, vocab=8192, length=64, dropout=0.0), 4, 64),
+    "gpt, one short text": (gpt2(256, 4, 4, vocab=512, length=64, dropout=0.0), 1, 8),
+    "llama": (llama(64, 3, 4, 4, 176, vocab=64), 2, 64),
+    "llama, groups": (llama(128, 4, 8, 2, 352, vocab=512), 4, 64),
+    "bert": (preset("bert-base-tiny"), 4, 64),
+    "vit": (preset("vit-b16-tiny"), 4, 1),
+    "t5": (preset("t5-small-tiny"), 8, 32),
+    "ft-transformer": (preset("ft-transformer-tiny"), 64, 1),
+    "mixtral": (preset("mixtral-tiny"), 2, 64),
+}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_the_peak_is_that_of_a_real_step(name: str) -> None:
+    """Every storage that is alive in forward, backward and update, in float32 on a CPU."""
+    spec, batch, length = PEAKS[name]
+    found = plan(spec, batch=batch, length=length, device="cpu").memory
+    real = peak_bytes(spec, batch, length)
+    assert found.peak == pytest.approx(real, rel=NEAR)
+    assert real > 1.02 * (found.weights + found.optimizer)  # control: the moving part is seen too
+    more = plan(spec, batch=64 * batch, length=length, device="cpu").memory
+    assert more.peak > (1 + NEAR) * real  # control: another batch has another peak
+
+
+def test_live_storages_are_counted_once_and_forgotten() -> None:
+    kept = torch.zeros(1000)
+    with LiveStorages(kept) as storages:
+        assert storages.live == 4000
+        view, more = kept[:10], kept + 1
+        assert storages.live == storages.peak == 8000 and view.shape == (10,)
+        del more
+        assert storages.live == 4000 and storages.peak == 8000

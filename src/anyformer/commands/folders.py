@@ -87,7 +87,9 @@ def generate(
     given = {name: value for name, value in settings.items() if value is not None}
     chosen = with_settings(predictor.defaults, given)
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
-    fills = has_sentinels(predictor.words(), text)  # without its sentinels nobody knows which span fills which gap
+    fills = has_sentinels(
+        predictor.require_tokenizer(), text
+    )  # without its sentinels nobody knows which span fills which gap
     watch = Watch(predictor, text, shown=alone and not as_json and not fills)
     hear = watch.hear if chosen.num_beams == 1 else None
     result = predictor.run_generation(
@@ -95,7 +97,7 @@ def generate(
     )
     rates, answer = watch.end(result), predictor.texts(result)
     if fills:
-        answer = [decode_spans(predictor.words().target, row) for row in result.rows()]
+        answer = [decode_spans(predictor.require_tokenizer().target, row) for row in result.rows()]
     if as_json:
         rate = {"load_seconds": round(opened - started, 3), **rates.facts()}
         if result.passes is not None:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anyformer.commands.words import configure_messages, note, write
-from anyformer.errors import UserError, did_you_mean
+from anyformer.errors import UserError
 
 if TYPE_CHECKING:
     from anyformer.planning.devices import DeviceCeilings
-    from anyformer.slots import Network
 
 
 def plan(
@@ -71,19 +70,22 @@ def plan(
     from anyformer.planning.text import budget_text, plan_text
     from anyformer.planning.text import explain as explain_part
 
-    optima = [] if flops is None else [law.optimum(flops) for law in LAWS.values()]
     if source is None:
         if html is not None or explain is not None:
             raise UserError("a budget alone has no model to show", where="plan", fix="name a model too")
+        optima = [law.optimum(flops) for law in LAWS.values()] if flops is not None else []
         write(json.dumps({"scaling": [law_facts(one) for one in optima]}) if as_json else budget_text(optima))
         return
-    from anyformer.planning.model_plan import plan as make_plan
+    from anyformer.planning.costs import decodes
+    from anyformer.training.setup.planned_source import plan as make_plan
 
-    spec, name, own_batch = find_model(source, quiet=quiet)
     found = make_plan(
-        spec, batch=batch or own_batch or 1, length=length, device=ceilings(device, measure=measure),
-        processes=processes, train_tokens=tokens, price=price, name=name,
+        source, batch=batch, length=length, device=ceilings(device, measure=measure), processes=processes,
+        train_tokens=tokens, price=price, say=(lambda line: None) if quiet else note,
     )  # fmt: skip
+    # The laws are those of language models; a run of one has a budget of its own.
+    budget = found.train_flops if flops is None and decodes(found.spec) else flops
+    optima = [law.optimum(budget) for law in LAWS.values()] if budget else []
     if html is not None:
         from anyformer.planning.page import write_page
 
@@ -123,39 +125,3 @@ def ceilings(device: str, *, measure: bool) -> str | DeviceCeilings:
     from anyformer.planning.measure import measure_ceilings
 
     return measure_ceilings("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def find_model(source: str, *, quiet: bool = False) -> tuple[Network, str, int | None]:
-    """The spec of what was named, what to call it, and the batch that it is trained with where that is known."""
-    from anyformer.presets import PRESETS, preset
-
-    path = Path(source)
-    if source in PRESETS:
-        return preset(source), source, None
-    if (path / "run.json").is_file():
-        from anyformer.training.run.folder import RunFolder
-
-        config = RunFolder.open(path).config()
-        return config.model, path.name, config.training.batch_size
-    if path.is_dir() and any((path / name).is_file() for name in ("config.json", "anyformer.json")):
-        from anyformer.planning.sources import spec_in
-
-        return spec_in(path), path.name, None
-    if path.exists():
-        return from_data(path, quiet=quiet)
-    raise UserError(f"{source!r} is neither a preset nor a path", where="plan", fix=did_you_mean(source, PRESETS))
-
-
-def from_data(path: Path, *, quiet: bool) -> tuple[Network, str, int | None]:
-    """The model that `train` would choose for data."""
-    from anyformer.commands.asking import AskOptions
-    from anyformer.slots import Network
-    from anyformer.training.setup.dry_run import rehearse
-
-    request = AskOptions(device="cpu").request([path])
-    try:
-        facts = rehearse(request, (lambda line: None) if quiet else note, timed=False)
-    except UserError as error:
-        raise request.placed(error) from None
-    settings = facts["settings"]
-    return Network.from_dict(settings["model"]), path.name, settings["training"].get("batch_size")

@@ -10,6 +10,8 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.lab import claims
 from anyformer.lab.claim import Claim
 
+ALSO = {"svm": "max-margin"}  # what a claim is called too
+
 
 @cache
 def all_claims() -> dict[str, Claim]:
@@ -23,6 +25,7 @@ def all_claims() -> dict[str, Claim]:
 def find_claim(name: str) -> Claim:
     """The claim of that name, or an error with the nearest one."""
     every = all_claims()
+    name = ALSO.get(name, name)
     if name not in every:
         raise UserError(f"unknown claim {name!r}", where="lab run", fix=did_you_mean(name, every))
     return every[name]

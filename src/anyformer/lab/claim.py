@@ -26,7 +26,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Plot:
-    """Lines over one axis. `lines` maps a name to its points; an axis may be logarithmic."""
+    """Lines over one axis. `lines` maps a name to its points; an axis may be logarithmic.
+
+    `apart` draws the points alone, where nothing lies between two of them.
+    """
 
     title: str
     across: str
@@ -34,6 +37,7 @@ class Plot:
     lines: Mapping[str, Sequence[tuple[float, float]]]
     log_across: bool = False
     log_up: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anyformer.lab.claim import Finding, Measurements, ResultTable, Verdict
+from anyformer.lab.claim import Finding, Measurements, Plot, ResultTable, Verdict
 
 CLEAR, EXACT = 1e-2, 1e-10
+ROUNDING, NOTHING = 1e-12, 1e-17  # below which a distance is rounding; where one of 0 stands on a logarithmic axis
 STATED = "stated, not measured"
 
 
@@ -80,15 +81,34 @@ def judge_errata(errata: Sequence[Erratum], found: Measurements) -> Finding:
     if stated:
         reason += f"; {numbers(stated)} is a citation and is stated, not measured"
     return Finding(
-        measured="off by, slide's form and right form: "
-        + ", ".join(f"{one.number}: {one.least(found):.2g} and {one.most(found):.1g}" for one in measured),
+        measured=in_words(measured, found, len(shown), len(measured) - len(broken)),
         verdict=verdict,
         reason=reason,
         table=ResultTable(
             ("erratum", "the slide's form", "at least off by", "the right form", "at most off by"),
             [one.row(found) for one in errata],
         ),
+        plots=[errata_plot(measured, found)],
     )
+
+
+def in_words(errata: Sequence[Erratum], found: Measurements, wrong: int, right: int) -> str:
+    """How many forms are wrong and right, and by how much: each one's figure is in the table."""
+    least, most = min(one.least(found) for one in errata), max(one.most(found) for one in errata)
+    exact = "up to rounding" if most <= ROUNDING else f"to {most:.1%}" if most >= 1e-3 else f"to {most:.0e}"
+    return (f"{wrong} of {len(errata)} forms on the slides are wrong, by {least:.0%} or more; {right} of {len(errata)} "
+            f"corrected ones are right {exact}")  # fmt: skip
+
+
+def errata_plot(errata: Sequence[Erratum], found: Measurements) -> Plot:
+    """Both forms of each erratum beside each other."""
+    ordered = sorted(errata, key=lambda one: one.number)
+    lines = {
+        "on the slide": [(one.number, max(one.least(found), NOTHING)) for one in ordered],
+        "corrected": [(one.number, max(one.most(found), NOTHING)) for one in ordered],
+    }
+    up = f"off by, relative; 0 stands at {NOTHING:.0e}"
+    return Plot("How far each form is from the truth", "erratum", up, lines, log_up=True, apart=True)
 
 
 def numbers(found: Sequence[int]) -> str:

@@ -9,16 +9,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import NamedTuple
 
 import torch
 
 from anyformer.lab.claim import Case, Claim, Result
 from anyformer.parent_death import end_with_parent
 
-TrialTimes = tuple[Case, Result, float]  # a case, what it gave, and the seconds it took
+
+class MeasuredCase(NamedTuple):
+    """A case, what it gave, and the seconds it took: by the clock, and of the processor, beside other work or not."""
+
+    case: Case
+    result: Result
+    seconds: float
+    processor: float
 
 
-def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[TrialTimes]:
+def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[MeasuredCase]:
     """Every case with its result, as they come.
 
     The networks of a case are small: two processes of one thread each finish sooner than one process of two threads,
@@ -33,7 +41,7 @@ def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[Tria
             yield one(claim.measure, case)
 
 
-def in_workers(measure: Callable[[Case], Result], cases: Sequence[Case], workers: int) -> Iterator[TrialTimes]:
+def in_workers(measure: Callable[[Case], Result], cases: Sequence[Case], workers: int) -> Iterator[MeasuredCase]:
     """The cases in forked processes; however this one ends, they end with it."""
     if not cases:
         return
@@ -61,8 +69,8 @@ def start_worker(parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def one(measure: Callable[[Case], Result], case: Case) -> TrialTimes:
+def one(measure: Callable[[Case], Result], case: Case) -> MeasuredCase:
     """One case, timed."""
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     result = dict(measure(case))
-    return case, result, time.perf_counter() - began
+    return MeasuredCase(case, result, time.perf_counter() - began, time.process_time() - worked)

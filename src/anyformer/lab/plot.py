@@ -54,8 +54,10 @@ def draw(plot: Plot) -> str:
         drawn = [(across(x), up(y)) for x, y in line if math.isfinite(y) and (y > 0 or not plot.log_up)]
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // 2 % len(DASHES)]
         style = f'stroke="{colour}"' + (f' stroke-dasharray="{dash}"' if dash else "")
-        inside.append(path(drawn, "line").replace('class="line"', style))
-        inside += [tag("circle", cx=x, cy=y, r=2.5, fill=colour) for x, y in drawn] if len(drawn) <= 20 else []
+        if not plot.apart:
+            inside.append(path(drawn, "line").replace('class="line"', style))
+        if plot.apart or len(drawn) <= 20:
+            inside += [tag("circle", cx=x, cy=y, r=4 if plot.apart else 2.5, fill=colour) for x, y in drawn]
         at = TOP + 8 + 18 * number
         inside.append(
             f'<line x1="{RIGHT + 14}" x2="{RIGHT + 38}" y1="{at - 4}" y2="{at - 4}" stroke-width="2" {style}/>'

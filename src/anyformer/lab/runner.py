@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from anyformer.lab.claim import Case, Claim, Finding, Measurements
+from anyformer.lab.fingerprint import fingerprint
 from anyformer.lab.measure import measured
 from anyformer.safe_files import replace_file
 
 
 @dataclass(frozen=True)
 class ClaimRun:
-    """A claim that was run: its finding, its measurements, and how long the measurements took."""
+    """A claim that was run: its finding, its measurements, and the seconds of one core that they took.
+
+    Those are the processor's where they are kept, else the clock's.
+    """
 
     claim: Claim
     full: bool
@@ -42,41 +42,6 @@ class ClaimRun:
         }  # fmt: skip
 
 
-def fingerprint(claim: Claim) -> str:
-    """A short hash of the code that measures: results of another version of it are not mixed with today's.
-
-    That is the claim's file and whatever of the lab it imports. Comments, sentences and layout do not count; nor
-    does the rest of the library, whose changes must not change what a part computes.
-    """
-    files = measuring_files(Path(inspect.getfile(claim.measure)))
-    return hashlib.sha256("".join(map(code_of, files)).encode()).hexdigest()[:12]
-
-
-def measuring_files(start: Path) -> list[Path]:
-    """A file, and those of the lab that it imports, directly or through another: the first, then by name."""
-    found, waiting = {start}, [start]
-    while waiting:
-        for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("anyformer.lab."):
-                spec = find_spec(node.module)
-                path = Path(spec.origin) if spec is not None and spec.origin else start
-                if path.name != "claim.py" and path not in found:  # what a claim is says nothing of its figures
-                    found.add(path)
-                    waiting.append(path)
-    return [start, *sorted(found - {start})]
-
-
-def code_of(path: Path) -> str:
-    """A file's code, without comments, documentation and the sentences of its claim."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == Claim.__name__:
-            node.keywords = [word for word in node.keywords if word.arg in ("cases", "measure", "judge")]
-    return ast.dump(tree)
-
-
 def results_file(claim: Claim, folder: Path, *, full: bool) -> Path:
     """Where the results of a claim's cases are kept."""
     return folder / f"{claim.name}{'-full' if full else ''}.json"
@@ -92,11 +57,12 @@ def run_claim(
 ) -> ClaimRun:
     """Measure every case that has no result yet, on so many cores, keep the results in `folder`, and judge them."""
     path, version = results_file(claim, folder, full=full), fingerprint(claim)
-    kept = read_results(path, version)
     cases = list(claim.cases(full))
+    wanted = {case_key(case) for case in cases}
+    kept = {key: entry for key, entry in read_results(path, version).items() if key in wanted}
     missing = [case for case in cases if case_key(case) not in kept]
-    for case, result, seconds in measured(claim, missing, workers):
-        kept[case_key(case)] = {"case": dict(case), "result": result, "seconds": seconds}
+    for case, result, seconds, processor in measured(claim, missing, workers):
+        kept[case_key(case)] = {"case": dict(case), "result": result, "seconds": seconds, "processor": processor}
         write_results(path, version, kept)
         progress(f"{claim.name}  {len(kept)} of {len(cases)}  {describe(case)}")
     return judge_kept(claim, kept, full=full, measured_by=torch.__version__)
@@ -106,7 +72,7 @@ def judge_kept(claim: Claim, kept: Mapping[str, Mapping[str, Any]], *, full: boo
     """The verdict on results that are all there; `measured_by` is the version of torch that measured them."""
     entries = [kept[case_key(case)] for case in claim.cases(full)]
     measurements = Measurements([(entry["case"], entry["result"]) for entry in entries])
-    seconds = sum(entry["seconds"] for entry in entries)
+    seconds = sum(entry.get("processor", entry["seconds"]) for entry in entries)
     return ClaimRun(claim, full, claim.judge(measurements), measurements, seconds, measured_by)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from anyformer.kernels.onednn import linear
 from anyformer.planning.costs import count_once
 from anyformer.planning.devices import DEVICES, DeviceCeilings, HostPace, HostTimes
 from anyformer.planning.inputs import blank_inputs
@@ -37,8 +38,7 @@ def measure_ceilings(
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     side = SIDE[place.type]
     a = torch.randn(side, side, device=place, dtype=dtype)
-    out = torch.empty_like(a)
-    products = 2 * side**3 / fastest(lambda: torch.mm(a, a, out=out), place, clock)
+    products = 2 * side**3 / fastest(lambda: linear(a, a), place, clock)
     x = torch.zeros(STREAM[place.type] // 4, device=place)
     y = torch.empty_like(x)
     bandwidth = 2 * x.nbytes / fastest(lambda: y.copy_(x), place, clock)

@@ -14,6 +14,7 @@ from anyformer.planning.costs import ModelCosts, count_costs
 from anyformer.planning.devices import DeviceCeilings, find_device
 from anyformer.planning.inputs import LENGTH, tokens_of
 from anyformer.planning.memory import CachePlan, TrainingMemory, cache_plans, training_memory
+from anyformer.planning.no_compiler import without_compiler
 from anyformer.planning.parameters import ParameterCount, count_parameters
 from anyformer.planning.split import ProcessPlan, split_plans
 from anyformer.planning.timing import PassTime, time_step, time_use
@@ -45,6 +46,8 @@ class ModelPlan:
     splits: list[ProcessPlan]
     price: float | None  # dollars an hour of one device
     train_tokens: float | None = None  # of the whole training, where that is known
+    steps: int | None = None  # of a run, where it is one
+    parts: int = 1  # batches that make a step of it
 
     @property
     def flops(self) -> dict[str, float]:
@@ -95,10 +98,21 @@ class ModelPlan:
         """Whether a training step fits the device."""
         return self.memory.peak <= self.device.memory
 
+    def seconds_of_step(self, parts: int = 1) -> float:
+        """Forward and backward of so many batches, then one update."""
+        return parts * (self.step.total - self.step.update) + self.step.update
+
     @property
     def hours(self) -> float | None:
-        """Of the whole training, on one device."""
-        return None if self.train_tokens is None else self.train_tokens / self.tokens_per_second / 3600
+        """Of the whole training, on one device, without evaluations."""
+        if self.train_tokens is None:
+            return None
+        return self.train_tokens / (self.parts * self.tokens) * self.seconds_of_step(self.parts) / 3600
+
+    @property
+    def train_flops(self) -> float | None:
+        """Of the whole training."""
+        return None if self.train_tokens is None else self.train_tokens / self.tokens * self.costs.step.flops
 
     @property
     def cost(self) -> float | None:
@@ -123,7 +137,8 @@ class ModelPlan:
             "mfu": self.mfu, "compute_bound_batch": self.compute_bound_batch,
             "compute_bound_batch_with_cache": self.compute_bound_batch_with_cache, "processes": self.processes,
             "splits": [asdict(split) | {"seconds": split.seconds} for split in self.splits],
-            "training_tokens": self.train_tokens, "hours": self.hours, "dollars": self.cost,
+            "training_tokens": self.train_tokens, "training_flops": self.train_flops, "steps": self.steps,
+            "parts": self.parts, "hours": self.hours, "dollars": self.cost,
         }  # fmt: skip
 
 
@@ -148,10 +163,10 @@ def plan(
     place = find_device(device)
     kind = dtype if dtype is not None else torch.bfloat16 if place.kind == "gpu" else torch.float32
     texts = text_length_of(network, length)
-    net = network.build(device="meta")
-    count = count_parameters(net)
+    with without_compiler():
+        count = count_parameters(network.build(device="meta"))
+        costs = count_costs(network, batch, texts, kind)
     count = count if learning is None else replace(count, learning=learning)
-    costs = count_costs(network, batch, texts, kind)
     tokens = tokens_of(network, batch, texts)
     memory = training_memory(network, count, costs, tokens, kind, place)
     step = time_step(costs, count.learning, count.tensors, place)

@@ -120,9 +120,12 @@ def time_text(plan: ModelPlan) -> list[str]:
     if plan.decode is not None:
         found.append(line("decode step", f"{duration(plan.decode.total)}: {plan.decode_tokens_per_second:,.0f} "
                           "tokens a second"))  # fmt: skip
-    if plan.hours is not None and plan.train_tokens is not None:
+    if plan.hours is not None and plan.train_tokens is not None and plan.train_flops is not None:
         cost = "" if plan.cost is None else f", {plan.cost:,.2f} dollars at {plan.price} an hour"
-        found.append(line("whole run", f"{amount(plan.train_tokens)} tokens in {duration(plan.hours * 3600)}{cost}"))
+        parts = f"{plan.parts} x " if plan.parts > 1 else ""
+        steps = "" if plan.steps is None else f"{plan.steps:,} steps of {parts}{plan.tokens:,}: "
+        found.append(line("whole run", f"{steps}{amount(plan.train_tokens)} tokens, {plan.train_flops:.3g} FLOPs, in "
+                          f"{duration(plan.hours * 3600)}{cost}"))  # fmt: skip
     return found
 
 

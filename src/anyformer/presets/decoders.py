@@ -54,6 +54,7 @@ PRESETS: dict[str, Callable[[], Model]] = {
     "gpt2-tiny": partial(gpt2, 128, 4, 4, vocab=512, length=256, dropout=0.0),
     "llama2-7b": partial(llama, 4096, 32, 32, 32, 11008, vocab=32000),
     "llama3-8b": partial(llama, 4096, 32, 32, 8, 14336, vocab=128256, theta=5e5),
+    "llama3-70b": partial(llama, 8192, 80, 64, 8, 28672, vocab=128256, theta=5e5),
     "llama2-7b-tiny": partial(llama, 128, 4, 4, 4, 352, vocab=512),
     "llama3-8b-tiny": partial(llama, 128, 4, 4, 2, 384, vocab=512, theta=5e5),
     "bloom-560m": partial(bloom, 1024, 24, 16),
@@ -61,3 +62,4 @@ PRESETS: dict[str, Callable[[], Model]] = {
 }
 for size in ("medium", "large", "xl"):
     PRESETS[f"gpt2-{size}-tiny"] = PRESETS["gpt2-tiny"]
+PRESETS["llama3-70b-tiny"] = PRESETS["llama3-8b-tiny"]

@@ -97,7 +97,7 @@ CLAIM = Claim(
     method=f"the networks and texts of position-lengths, {STEPS} steps at {LENGTH} tokens; {TEXTS} texts, first cut "
     f"into non-overlapping windows of 1 to {TIMES[-1]} times that length, then with each of the last {SCORED} tokens "
     "of a text predicted from a full window",
-    cost="45 s",
+    cost="4 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -230,7 +230,7 @@ CLAIM = Claim(
     quoted="L1: Z = V softmax(Q'K / sqrt(p)); L3: z = sum of raw scores times v; L4: W_Q of T x D_K",
     method="the slide's form and the correct form of each formula, on random tokens in float64, against the formula "
     "written as a loop and against a layer of the library",
-    cost="2 s",
+    cost="1 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

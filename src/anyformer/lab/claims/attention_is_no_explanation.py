@@ -191,7 +191,7 @@ CLAIM = Claim(
     method="two tasks, 2 layers of 4 heads: in one a single token decides, in the other all tokens vote; each "
     "attention edge to the answering token and each head is left out in turn, and the change of the output is ranked "
     "against the weight",
-    cost="about 25 s",
+    cost="34 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

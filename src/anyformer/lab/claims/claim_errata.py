@@ -334,7 +334,7 @@ CLAIM = Claim(
     method="each statement as on the slide and as in the paper: one attention layer trained and its max-margin "
     "problem solved, Hyena and windowed attention trained alone, ALBERT's parameters counted, the Chinchilla law "
     "evaluated, DINO's code run, rollout over 6 layers, softmax at d_k 16 and 512",
-    cost="about 25 s",
+    cost="5 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -170,7 +170,7 @@ CLAIM = Claim(
     method="handwritten digits of 8 x 8 pixels, 397 held out: a ViT of 2 layers against a ResNet with as many "
     "parameters, trained for as many steps on each share of 1,400 images; and the same ViT pretrained on drawn "
     "characters, none of them a digit",
-    cost="about 70 s",
+    cost="87 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

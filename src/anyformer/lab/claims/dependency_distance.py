@@ -111,7 +111,7 @@ CLAIM = Claim(
     quoted="CNNs can also be used for text processing, but transformers excel at capturing long-range dependencies",
     method="two causal layers of 12 width^2 parameters each, width 32: convolutions (kernel 3, dilation 1 and 2), GRU "
     "or attention; the task is to output the symbol, one of 8, from d tokens ago; a new network for every d",
-    cost="60 s",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -141,7 +141,7 @@ CLAIM = Claim(
     method="a language model of width 48 reads 6,400 characters of the source of Python's library 40 times, alone or "
     "with the outputs of a model of width 128 that was trained on all of it; both are evaluated on other files. "
     "Stopped after 64,000 characters read 5 times, the student was worse with the teacher, by 0.12 nats",
-    cost="about 90 s",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -115,7 +115,7 @@ CLAIM = Claim(
     "text seen 5 times as on a tenth of it seen 50 times; evaluated on masked words of other files, and by a linear "
     "probe for tokens inside strings and comments. RoBERTa's static baseline has ten masks for 40 epochs, here one "
     "for all",
-    cost="about 70 s",
+    cost="6 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -147,7 +147,7 @@ CLAIM = Claim(
     method="an encoder of width 64 on the source of Python's library, as a masked language model and as ELECTRA's "
     "discriminator with a generator of a quarter of its width; then the whole encoder is fine-tuned on 32 blocks to "
     "detect tokens inside strings and comments, and evaluated on other files",
-    cost="about 100 s",
+    cost="4 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -145,7 +145,7 @@ CLAIM = Claim(
     quoted="up to 7 times faster pretraining than T5 at equal compute",
     method=f"{DEPTH} layers of width {WIDTH} memorise facts (two words, and a third drawn at random): a dense MLP "
     "against mixtures with as many FLOPs per token, as counted by `plan`; loss over all facts at the end",
-    cost="about 60 s",
+    cost="4 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -156,7 +156,7 @@ CLAIM = Claim(
     method="decoders of growing size are trained on lines of keys and values, in which a key always has the same "
     "value within a line but another one in the next; then 1,000 prompts ask for one key, after 0 to 8 pairs of the "
     "same line",
-    cost="about 60 s",
+    cost="35 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -154,7 +154,7 @@ CLAIM = Claim(
     method=f"SAGAN on handwritten digits of {SIZE} x {SIZE} pixels, with attention at {PLACES} x {PLACES} or without; "
     "FID against digits it has not seen, by the features of a network with fixed random weights, so not comparable "
     "with the published figures",
-    cost="about 100 s",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

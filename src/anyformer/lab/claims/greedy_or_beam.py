@@ -182,7 +182,7 @@ CLAIM = Claim(
     f"{LONGEST} words: {STYLES} common translation styles share their first word and then differ, a fourth starts "
     f"with another word, and {TRUNCATED:.0%} of the pairs lack their translation; {TESTED} sentences are decoded by "
     f"`generate` with {', '.join(map(str, BEAMS))} beams",
-    cost="30 s",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -222,7 +222,7 @@ CLAIM = Claim(
     method=f"models of {HEADS} heads with {', '.join(map(str, SHARED.values()))} key/value heads are trained on the "
     f"texts of position-lengths; the first is converted by `convert --kv-heads` and trained {UPTRAINED:.0%} longer; "
     f"decode steps of {SPEED_DEPTH} layers of width {SPEED_WIDTH} are timed after a long prompt",
-    cost="90 s",
+    cost="5 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -125,7 +125,7 @@ CLAIM = Claim(
     method=f"one causal layer of width {WIDTH} with {HEADS[0]} to {HEADS[-1]} heads; in the texts each token is "
     f"looked up from an earlier one, {', '.join(map(str, BACK))} positions back (chosen at random), in a separate "
     "dictionary for each distance; loss on new texts",
-    cost="about 60 s",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

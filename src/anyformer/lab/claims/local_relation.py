@@ -162,7 +162,7 @@ CLAIM = Claim(
     "76.9 % on ImageNet in the table of Axial-DeepLab",
     method="handwritten digits of 8 x 8 pixels, 397 held out: bottleneck blocks with 7 x 7 local relations against 3 "
     "x 3 convolutions, two stages each, equal FLOPs and steps; images/s in processor time of one thread",
-    cost="about 80 s",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

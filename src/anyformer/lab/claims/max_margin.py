@@ -32,12 +32,14 @@ LONG = (50, 100, 200, 400, 700, 1000, 1400, 2000)
 # The theorem assumes that the other tokens of an input score equally, or a start near the solution. With any scores,
 # tried first and alone, W came to .988 on average after 2000 steps and .984 after 6000: one problem of ten has a
 # second token nearly as good as the best, selects late, and is still turning. (K, Q) has shorter steps, since its
-# product grows with the square of them; after 8000 its gradient is below the smallest float64.
+# product grows with the square of them, and more: with a start of .3 its cosine was .97 after 5000 steps of .01, with
+# one of .001 no more than .94, as the product of two small matrices has few directions to begin with.
 DESCENTS = {
     "W": Descent(False, True, "frobenius", 2000, 0.1, 0.0, LONG),
     "W, any scores": Descent(False, False, "frobenius", 2000, 0.1, 0.0, LONG),
-    "K, Q": Descent(True, True, "nuclear", 5000, 0.01, 0.3, (250, 500, 1000, 2000, 3000, 4000, 5000)),
+    "K, Q": Descent(True, True, "nuclear", 20000, 0.03, 0.3, (250, 500, 1000, 2000, 5000, 10000, 20000)),
 }
+QUOTED_AT = 1000  # steps of the published figures
 SAME = 0.99
 SOLVED = 1e-4  # gap between the primal and the dual value of an SVM, relative to the dual
 
@@ -72,9 +74,8 @@ def measure(case: Case) -> Result:
     how = DESCENTS[case["trained"]]
     given = problem(case["seed"], how.equal)
     weights = descend(given, how, case["seed"])
-    last = weights[-1]
-    chosen = torch.einsum("ntd,de,ne->nt", given.tokens, last, given.queries).argmax(1)
-    best = given.scores.argmax(1)
+    last, best = weights[-1], given.scores.argmax(1)
+    chosen = logits_of(given, last).argmax(1)
     margins = margins_of(given, chosen)
     (frobenius, frobenius_gap), (nuclear, nuclear_gap) = least_frobenius(margins), least_nuclear(margins)
     other, _ = least_frobenius(margins_of(given, (best + 1) % TOKENS))
@@ -83,6 +84,7 @@ def measure(case: Case) -> Result:
         "other_tokens": alike(last, other), "between": alike(frobenius, nuclear),
         "gap": max(frobenius_gap, nuclear_gap), "best_chosen": (chosen == best).double().mean().item(),
         "longer": [(w.norm() / frobenius.norm()).item() for w in weights],
+        "probability": [logits_of(given, w).softmax(1)[range(INPUTS), best].min().item() for w in weights],
     }  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def descend(given: Problem, how: Descent, seed: int) -> list[Tensor]:
     ]
     kept = []
     for step in range(1, how.steps + 1):
-        slopes = torch.autograd.grad(loss_of(given, parameters), parameters)
+        slopes = slopes_of(given, parameters)
         length = math.sqrt(sum(slope.square().sum().item() for slope in slopes))
         with torch.no_grad():
             for parameter, slope in zip(parameters, slopes, strict=True):
@@ -109,10 +111,28 @@ def score_matrix(parameters: list[Tensor]) -> Tensor:
     return parameters[0] if len(parameters) == 1 else parameters[0] @ parameters[1].T
 
 
-def loss_of(given: Problem, parameters: list[Tensor]) -> Tensor:
-    """The values are each token's score minus the best one: the weights sum to 1, so this only shifts the output.
+def logits_of(given: Problem, weight: Tensor) -> Tensor:
+    """x W z of every token (n,T)."""
+    return torch.einsum("ntd,de,ne->nt", given.tokens, weight, given.queries)
 
-    It keeps the gradient exact when a weight has become 1: in float64 the remaining differences would be 0.
+
+def slopes_of(given: Problem, parameters: list[Tensor]) -> tuple[Tensor, ...]:
+    """The gradient of `loss_of`, up to its length, where that is too small for float64 too.
+
+    An answer is short of the best score by e^far; its gradient is e^far times that of far, which stays in range, and
+    so do the quotients of the lengths of two inputs that matter.
+    """
+    best = given.scores.amax(1, keepdim=True)
+    far = (logits_of(given, score_matrix(parameters)).log_softmax(1) + (best - given.scores).log()).logsumexp(1)
+    with torch.no_grad():
+        pull = torch.sigmoid(far.exp() - best[:, 0]) * (far - far.max()).exp()
+    return torch.autograd.grad((pull * far).sum(), parameters)
+
+
+def loss_of(given: Problem, parameters: list[Tensor]) -> Tensor:
+    """The layer as the library computes it.
+
+    The values are each token's score minus the best one: the weights sum to 1, so this only shifts the output.
     """
     best = given.scores.amax(1, keepdim=True)
     keys, queries = given.tokens, given.queries @ parameters[0].T
@@ -183,30 +203,51 @@ def alike(one: Tensor, other: Tensor) -> float:
 def judge(found: Measurements) -> Finding:
     right = {kind: last_of(found, kind, DESCENTS[kind].norm) for kind in DESCENTS}
     wrong = {kind: last_of(found, kind, other_norm(kind)) for kind in DESCENTS}
-    nearer = {kind: [r > w for r, w in zip(right[kind], wrong[kind], strict=True)] for kind in DESCENTS}
+    early = {kind: mean(at_quoted(found, kind)) for kind in DESCENTS}
     solved = max(found.values("gap")) <= SOLVED
-    reached = mean(right["W"]) >= SAME
-    tells_apart = all(nearer["W"]) and mean(wrong["W"]) < SAME
-    factored = all(nearer["K, Q"])
     other = found.where(trained="W").values("other_tokens")
-    good = solved and reached and tells_apart and max(other) < SAME
-    verdict = Verdict.HOLDS if good and factored else Verdict.IN_PART if good else Verdict.NOT_HERE
+    likely = min(
+        min(values[-1] for values in found.where(trained=kind).values("probability")) for kind in ("W", "K, Q")
+    )
+    met = {
+        f"W {early['W']:.4f} after {QUOTED_AT:,} steps": early["W"] >= SAME,
+        f"(K, Q) {mean(right['K, Q']):.4f} in the end": mean(right["K, Q"]) >= SAME,
+        f"(K, Q) {early['K, Q']:.3f} after {QUOTED_AT:,} steps": early["K, Q"] >= SAME,
+        f"W of any scores {mean(right['W, any scores']):.3f} in the end": mean(right["W, any scores"]) >= SAME,
+    }
+    nearer = {kind: [r > w for r, w in zip(right[kind], wrong[kind], strict=True)] for kind in DESCENTS}
+    tells_apart = all(nearer["W"]) and mean(wrong["W"]) < SAME
+    good = solved and tells_apart and max(other) < SAME and early["W"] >= SAME and likely >= SAME
+    verdict = Verdict.IN_PART if good else Verdict.NOT_HERE
+    if good and all(met.values()) and all(nearer["K, Q"]):
+        verdict = Verdict.HOLDS
     longer = [values[-1] for values in found.where(trained="W").values("longer")]
+    missed = [said for said, reached in met.items() if not reached]
     return Finding(
-        measured=f"cosine of W with the SVM of the right norm {spread(right['W'], '.4f')}, of the wrong norm "
-        f"{spread(wrong['W'], '.2f')}; of (K, Q) {spread(right['K, Q'], '.3f')} and {spread(wrong['K, Q'], '.2f')}",
+        measured=f"cosine with the SVM of the right norm {mean(right['W']):.4f} for W and {mean(right['K, Q']):.3f} "
+        f"for (K, Q), of the wrong norm {mean(wrong['W']):.2f} and {mean(wrong['K, Q']):.2f}; after {QUOTED_AT:,} "
+        f"steps {early['W']:.4f} and {early['K, Q']:.3f}; the chosen token's weight is {likely:.4f} or more",
         verdict=verdict,
-        reason=f"W turns to the Frobenius solution ({mean(right['W']):.4f} on average, bound {SAME:g}) and (K, Q) "
-        f"is nearer to the nuclear one in {sum(nearer['K, Q'])} of {len(nearer['K, Q'])}; the SVM for other tokens "
-        f"gives {spread(other, '.2f')}; both SVMs are solved to {max(found.values('gap')):.0e}. Erratum 2: the "
-        f"direction agrees, not the models (W is by then {spread(longer, '.0f')} times as long as the SVM's and grows "
-        f"on), and under conditions: with any scores it is {spread(right['W, any scores'], '.3f')}",
+        reason=f"of the cosines that should be {SAME:g} or more, met: "
+        f"{', '.join(said for said, reached in met.items() if reached) or 'none'}; missed: "
+        f"{', '.join(missed) or 'none'}. (K, Q) is nearer to its own SVM in {sum(nearer['K, Q'])} of "
+        f"{len(nearer['K, Q'])}. The SVM for other tokens gives {spread(other, '.2f')}; both SVMs are solved to "
+        f"{max(found.values('gap')):.0e}. Erratum 2: the direction agrees, not the models (W is by then "
+        f"{spread(longer, '.0f')} times as long as the SVM's and grows on), and under conditions: where an input's "
+        "other tokens score equally, or the start is near the solution",
         table=ResultTable(
-            ("trained", "problems", "cosine, Frobenius SVM", "cosine, nuclear SVM", "best chosen", "longer by"),
+            ("trained", "problems", f"right SVM after {QUOTED_AT:,}", "Frobenius SVM, in the end",
+             "nuclear SVM, in the end", "best chosen", "its least weight", "longer by"),
             [row(found, kind) for kind in DESCENTS],
         ),
         plots=[steps_plot(found, kind) for kind in DESCENTS],
-    )
+    )  # fmt: skip
+
+
+def at_quoted(found: Measurements, kind: str) -> list[float]:
+    """Cosines with the right SVM after as many steps as the published ones."""
+    at = DESCENTS[kind].shown.index(QUOTED_AT)
+    return [values[at] for values in found.where(trained=kind).values(DESCENTS[kind].norm)]
 
 
 def other_norm(kind: str) -> str:
@@ -221,7 +262,9 @@ def row(found: Measurements, kind: str) -> tuple[str, ...]:
     each = found.where(trained=kind)
     cosines = [spread(last_of(found, kind, norm), ".4f") for norm in ("frobenius", "nuclear")]
     longer = spread([values[-1] for values in each.values("longer")], ".0f")
-    return (kind, str(len(each.entries)), *cosines, f"{each.mean('best_chosen'):.0%}", longer)
+    least = min(values[-1] for values in each.values("probability"))
+    return (kind, str(len(each.entries)), spread(at_quoted(found, kind), ".4f"), *cosines,
+            f"{each.mean('best_chosen'):.0%}", f"{least:.4f}", longer)  # fmt: skip
 
 
 def steps_plot(found: Measurements, kind: str) -> Plot:
@@ -244,7 +287,7 @@ CLAIM = Claim(
     method=f"normalised gradient descent on {INPUTS} random inputs of {TOKENS} tokens in {CHANNELS} channels, for W "
     "or for (K, Q) with W = K Q^T, in float64; the SVMs of least Frobenius norm and least nuclear norm are solved "
     "with a bound on the duality gap",
-    cost="about 20 s",
+    cost="32 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

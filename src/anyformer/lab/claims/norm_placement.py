@@ -152,7 +152,7 @@ CLAIM = Claim(
     method=f"encoder-decoders of width {WIDTH} trained with a learning rate of {RATE:g} that falls to 0, on a "
     f"synthetic language of {WORDS} words, pre-norm and post-norm, with a third of the steps as warm-up or none; "
     "share of correct words at the end",
-    cost="about 100 s",
+    cost="6 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -11,7 +11,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds import Tokens
 from anyformer.heads import LM
-from anyformer.lab.claim import Case, Claim, Finding, Measurements, Result, ResultTable, Verdict
+from anyformer.lab.claim import Case, Claim, Finding, Measurements, Plot, Result, ResultTable, Verdict
 from anyformer.mixers import Attention
 from anyformer.positions import Alibi, Learned, NoRelative, Rope, Sinusoid
 
@@ -62,7 +62,14 @@ def judge(found: Measurements) -> Finding:
         verdict=Verdict.HOLDS if holds else Verdict.NOT_HERE,
         reason=reason if holds else f"a bound is broken: {EXACT:g} without positions, {CLEAR:g} with them",
         table=ResultTable(("positions", "|f(RX) - R f(X)|", "|f(RX) - f(X)|"), rows),
-    )
+        plots=[
+            Plot(
+                "does a permutation pass through?", "seed", "|f(RX) - R f(X)|",
+                {kind: list(enumerate(each.values("equivariance"))) for kind, each in by_kind.items()},
+                log_up=True, apart=True,
+            )
+        ],
+    )  # fmt: skip
 
 
 def max_text(values: Sequence[float]) -> str:
@@ -77,7 +84,7 @@ CLAIM = Claim(
     quoted="f(RX) = R f(X)",
     method="two bidirectional blocks in float64 on 12 random tokens and a random permutation, with and without "
     "positions",
-    cost="2 s",
+    cost="1 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

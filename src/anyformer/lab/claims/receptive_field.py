@@ -131,7 +131,7 @@ CLAIM = Claim(
     method=f"derivative of the output at the middle of a {SIZE} x {SIZE} image with respect to every pixel, in "
     f"float64; a pixel is seen if its derivative is not exactly 0; a ViT with patches of {PATCH} x {PATCH}, "
     "convolutions with batch norm",
-    cost="2 s",
+    cost="3 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -192,7 +192,7 @@ CLAIM = Claim(
     method=f"{DEEP} layers of width {WIDTH} learn to output the token {BACK} steps before, with residuals or norms "
     f"removed, each at the best of several learning rates; and the rank of {RANK_LENGTH} tokens through {RANK_DEPTH} "
     "layers at initialisation, in float64",
-    cost="about 75 s",
+    cost="4 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

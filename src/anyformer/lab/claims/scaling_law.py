@@ -175,7 +175,7 @@ CLAIM = Claim(
     method="character-level rotary language models trained on the language reference that comes with Python, every "
     "size for every length with its own cosine schedule; the law is fitted to held-out losses by "
     "`planning.scaling.fit`, with error bars from refitting to resampled runs",
-    cost="70 s",
+    cost="4 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -131,7 +131,7 @@ CLAIM = Claim(
     quoted="sequential operations: O(n) in a recurrent layer, O(1) in self-attention",
     method=f"one forward and backward pass of one block of width {WIDTH}, 4,096 tokens in texts of 16 to 2,048; "
     "processor time of one thread, the fastest of 3, three times (GPU time in the full form)",
-    cost="30 s",
+    cost="44 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

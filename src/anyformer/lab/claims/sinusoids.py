@@ -146,7 +146,7 @@ CLAIM = Claim(
     method=f"{LENGTH} positions in float64: the rotation from the formula; one linear map fitted on half the "
     "positions and tested on the rest, and the same for noise; the signs of sinusoids with halving frequencies "
     "against the bits of 0 to 15; the values of W03",
-    cost="1 s",
+    cost="1 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

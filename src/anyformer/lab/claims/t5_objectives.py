@@ -6,7 +6,7 @@ from itertools import combinations
 
 from torch import Tensor
 
-from anyformer.lab.claim import Case, Claim, Finding, Measurements, Result, ResultTable, Verdict
+from anyformer.lab.claim import Case, Claim, Finding, Measurements, Plot, Result, ResultTable, Verdict
 from anyformer.lab.fit import lab_device
 from anyformer.lab.library_text import VOCAB, library_blocks
 from anyformer.lab.pretraining import pretrain, probe
@@ -77,7 +77,14 @@ def judge(found: Measurements) -> Finding:
             ("objective", "T5's GLUE", "probe here"),
             [row(name, by_name[name]) for name in (*order, UNTRAINED)],
         ),
-    )
+        plots=[
+            Plot(
+                "each objective, there and here", "GLUE in T5's tables", "probe here",
+                {name: [(QUOTED[name], value) for value in by_name[name].values("probe")] for name in QUOTED},
+                apart=True,
+            )
+        ],
+    )  # fmt: skip
 
 
 def pairs_in_order(means: dict[str, float]) -> tuple[int, int]:
@@ -104,7 +111,7 @@ CLAIM = Claim(
     quoted="GLUE " + ", ".join(f"{name} {score:.2f}" for name, score in QUOTED.items()),
     method="a T5 of width 64, trained for as many steps by each objective on the source of Python's library; then a "
     "linear probe of its encoder for tokens inside strings and comments, in other files",
-    cost="about 2 minutes",
+    cost="3 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,

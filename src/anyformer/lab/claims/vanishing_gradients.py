@@ -99,7 +99,7 @@ CLAIM = Claim(
     quoted="path length O(T) in a recurrence, O(1) in attention",
     method="norm of d output(T) / d input(T - d), relative to d = 0, of one layer of width 64 at initialisation, in "
     "float64",
-    cost="2 s",
+    cost="1 s of one core",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -34,8 +34,7 @@ class PlannedRun:
     @property
     def step_seconds(self) -> float:
         """One step: forward and backward of every part, then one update."""
-        step = self.plan.step
-        return self.parts * (step.total - step.update) + step.update
+        return self.plan.seconds_of_step(self.parts)
 
     @property
     def seconds(self) -> float:
@@ -80,15 +79,21 @@ def plan_run(
     spec: Network, steps: Steps, count: int, model: nn.Module, *, precision: str, device: torch.device
 ) -> PlannedRun:  # fmt: skip
     """The plan of a run of so many steps: batches are looked at, the device is measured; `model` says what learns."""
-    seen = [steps[number] for number in range(min(LOOKED_AT, max(1, count)))]
-    lengths = [length for micros in seen for batch in micros for length in text_lengths(spec, batch)]
-    rows, parts = max(len(batch) for batch in seen[0]), len(seen[0])
+    rows, length, parts = look_at_steps(spec, steps, count)
     found = plan(
-        spec, batch=rows, length=round(sum(lengths) / len(lengths)) if lengths else None,
+        spec, batch=rows, length=length,
         device=ceilings_for(device, precision), dtype=torch.float32 if precision == "fp32" else torch.bfloat16,
         learning=sum(p.numel() for p in model.parameters() if p.requires_grad),
     )  # fmt: skip
     return PlannedRun(found, parts, count)
+
+
+def look_at_steps(spec: Network, steps: Steps, count: int) -> tuple[int, int | None, int]:
+    """Rows of a micro-batch, the tokens of its texts where it has some, and micro-batches of a step."""
+    seen = [steps[number] for number in range(min(LOOKED_AT, max(1, count)))]
+    lengths = [length for micros in seen for batch in micros for length in text_lengths(spec, batch)]
+    length = round(sum(lengths) / len(lengths)) if lengths else None
+    return max(len(batch) for batch in seen[0]), length, len(seen[0])
 
 
 def text_lengths(spec: Network, batch: Batch) -> Sequence[int]:
