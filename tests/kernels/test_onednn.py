@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.kernels import onednn
 from anyformer.kernels.onednn import linear, missing_rows, multiply, multiply_transposed, sum_of_outer, takes
 
@@ -134,7 +134,7 @@ def test_whoever_watches_products_sees_torchs_own() -> None:
 
 
 def test_compiled_and_exported_graphs_hold_torchs_own() -> None:
-    layer, x = Linear(128, 256), torch.randn(64, 128)
+    layer, x = LinearLayer(128, 256), torch.randn(64, 128)
     program = torch.export.export(layer, (x,))
     assert "aten.linear" in str(program.graph) and "mkldnn" not in str(program.graph)
     with warnings.catch_warnings():

@@ -31,7 +31,7 @@ PHRASES = {
 NAMES = {
     "Moment": "StepResult", "Standing": "BestCheckpoint", "Habit": "TrainingDefaults", "Given": "StartModelConstraints",
     "Evaluated": "EvaluationResult", "Measured": "TrialTimes", "Pace": "Throughput", "Brief": "InMemorySession",
-    "FollowedRunFolder": "ReadOnlyRunFolder", "Reminded": "FixedContextModule", "Past": "HyenaState",
+    "FollowedRunFolder": "ReadOnlyRunFolder", "Reminded": "FixedContextRecurrent", "Past": "HyenaState",
     "Walk": "CarriedState", "Doubling": "UpBlock", "Halving": "DownBlock", "let_go": "unlock",
     "last_words": "on_abort", "told_once": "report_once_per_host", "let_first_tell": "wait_before_exit",
     "set_rate": "set_lr", "answers_some": "supports_token_subset", "reads_some": "reads_token_subset",

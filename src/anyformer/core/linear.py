@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from anyformer.kernels.onednn import linear
 
 
-class Linear(nn.Linear):
+class LinearLayer(nn.Linear):
     """torch's layer, multiplied by the faster of the two libraries that torch has on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ class Linear(nn.Linear):
 
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a module is a linear layer and no more: neither adapted, quantised nor shared by members."""
-    return type(module) in (Linear, nn.Linear)
+    return type(module) in (LinearLayer, nn.Linear)
 
 
 class EmbeddingTable(nn.Embedding):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.block import Block, BlockModule
 from anyformer.core.context import Context, lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.residual import Residual
 from anyformer.core.stack import Stack, StackModule, growing, known
 from anyformer.errors import UserError, check_at_least, check_range
@@ -172,7 +172,7 @@ class Merge(nn.Module):
     def __init__(self, width: int, wider: int, norm: Norm) -> None:
         super().__init__()
         self.norm = norm.build(4 * width)
-        self.reduce = Linear(4 * width, wider, bias=False)
+        self.reduce = LinearLayer(4 * width, wider, bias=False)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         assert context.grid is not None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, constant
 from anyformer.core.state import State
 from anyformer.embeds.maps import cells
@@ -118,7 +118,7 @@ class ConvStemModule(nn.Module):
             layers += [ConvBlock(channels) for _ in range(depth)]
             inputs = channels
         self.layers = nn.ModuleList(layers)
-        self.project = Linear(inputs + spec.channels, width)
+        self.project = LinearLayer(inputs + spec.channels, width)
         position = spec.position
         self.position = None if position is None else position.over(*spec.grid, 0).build(width)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.pytrees import as_tuple
 from anyformer.core.state import State
 from anyformer.embeds.mel import log_mel
@@ -136,7 +136,7 @@ class FramesModule(nn.Module):
     def __init__(self, spec: Frames, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.patch = Linear(spec.cell[0] * spec.cell[1], width)
+        self.patch = LinearLayer(spec.cell[0] * spec.cell[1], width)
         self.lead = nn.Parameter(torch.zeros(spec.leading, width)) if spec.leading else None
         position = spec.position
         self.position = None if position is None else position.over(*spec.grid, spec.leading).build(width)

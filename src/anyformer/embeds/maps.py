@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_fraction
 from anyformer.slots import Backbone, Embed, Norm, Position
@@ -88,7 +88,7 @@ class MapsModule(nn.Module):
         self.backbone = spec.backbone.build()
         if spec.frozen:
             self.backbone.requires_grad_(False)
-        self.project = Linear(spec.backbone.channels, width) if spec.project else None
+        self.project = LinearLayer(spec.backbone.channels, width) if spec.project else None
         self.lead = nn.Parameter(torch.zeros(1, width)) if spec.cls else None
         position = spec.position
         self.position = None if position is None else position.over(*spec.grid, int(spec.cls)).build(width)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.positions.grid import Grid
@@ -103,7 +103,7 @@ class PatchesModule(nn.Module):
     def __init__(self, spec: Patches, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.patch = Linear(spec.channels * spec.cell[0] * spec.cell[1], width, bias=spec.bias)
+        self.patch = LinearLayer(spec.channels * spec.cell[0] * spec.cell[1], width, bias=spec.bias)
         self.lead = nn.Parameter(torch.zeros(spec.leading, width)) if spec.leading else None
         self.register = nn.Parameter(torch.zeros(spec.registers, width)) if spec.registers else None
         position = spec.position

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import EmbeddingTable, Linear
+from anyformer.core.linear import EmbeddingTable, LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_range
 from anyformer.slots import Embed
@@ -39,7 +39,7 @@ class RegionsModule(nn.Module):
     def __init__(self, spec: Regions, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.project = Linear(spec.features, width)
+        self.project = LinearLayer(spec.features, width)
         self.position = EmbeddingTable(spec.positions, width) if spec.positions else None
         self.segment = EmbeddingTable(spec.segments, width) if spec.segments else None
 

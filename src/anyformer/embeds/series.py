@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import EmbeddingTable, Linear
+from anyformer.core.linear import EmbeddingTable, LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.positions.sinusoid import Sinusoid
@@ -95,7 +95,7 @@ class SeriesModule(nn.Module):
     def __init__(self, spec: Series, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.patch = Linear(spec.patch, width)
+        self.patch = LinearLayer(spec.patch, width)
         self.channel = None if spec.channels is None else EmbeddingTable(spec.channels, width)
         self.position = None if spec.position is None else spec.position.build(width)
         self.norm = None if spec.norm is None else spec.norm.build(width)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.device_tables import Known, cached_table
-from anyformer.core.linear import EmbeddingTable, Linear
+from anyformer.core.linear import EmbeddingTable, LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.slots import Embed, NumberCurve
@@ -72,7 +72,7 @@ class TableModule(nn.Module):
         self.spec = spec
         counts = spec.categories or ()
         extra = 1 if spec.missing else 0
-        self.project = None if spec.joined is None else Linear(spec.features * spec.joined, width)
+        self.project = None if spec.joined is None else LinearLayer(spec.features * spec.joined, width)
         width = width if spec.joined is None else spec.joined
         self.weight = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.numbers else None
         self.bias = nn.Parameter(torch.zeros(spec.features, width))

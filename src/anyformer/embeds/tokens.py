@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import EmbeddingTable, Linear
+from anyformer.core.linear import EmbeddingTable, LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_at_least, check_fraction, check_range
 from anyformer.kernels.int8 import Int8, Int8Table, look_up
@@ -73,7 +73,7 @@ class TokensModule(nn.Module):
         self.position = None if spec.position is None else spec.position.build(inner)
         self.segment = EmbeddingTable(spec.segments, inner) if spec.segments else None
         self.norm = None if spec.norm is None else spec.norm.build(inner)
-        self.project = None if spec.inner is None else Linear(inner, width)
+        self.project = None if spec.inner is None else LinearLayer(inner, width)
 
     def layout(
         self, tokens: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import EmbeddingTable, Linear
+from anyformer.core.linear import EmbeddingTable, LinearLayer
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.slots import Embed, Position
@@ -115,7 +115,7 @@ class LetterConvolution(nn.Module):
         self.table = EmbeddingTable(CODES, spec.letters)
         self.around = (spec.kernel - 1) // 2, spec.kernel // 2  # zeros before and behind a word
         self.conv = nn.Conv1d(spec.letters, spec.letters, spec.kernel)
-        self.out = Linear(spec.letters, width)
+        self.out = LinearLayer(spec.letters, width)
 
     def forward(self, letters: Tensor) -> Tensor:
         there = (letters != 0).flatten(0, 1)[:, None]  # (BT,1,L)

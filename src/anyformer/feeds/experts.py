@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least
 from anyformer.feeds.mlp import MLP
 from anyformer.slots import Feed, Losses
@@ -84,7 +84,7 @@ class ExpertsModule(nn.Module):
     def __init__(self, spec: Experts, width: int) -> None:
         super().__init__()
         self.spec, self.act = spec, ACTS[spec.act]
-        self.router = Linear(width, spec.count, bias=False)
+        self.router = LinearLayer(width, spec.count, bias=False)
         self.experts = nn.ModuleList(spec.each.build(width) for _ in range(spec.count))
 
     def forward(self, x: Tensor, context: Context | None = None) -> tuple[Tensor, Losses]:

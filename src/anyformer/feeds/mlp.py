@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core import activation
 from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear, is_plain_linear
+from anyformer.core.linear import LinearLayer, is_plain_linear
 from anyformer.errors import check_at_least, check_fraction
 from anyformer.kernels.dropout import dropout
 from anyformer.slots import Feed
@@ -50,8 +50,8 @@ class MLPModule(nn.Module):
         super().__init__()
         inner = 4 * width if spec.width is None else spec.width
         self.spec, self.act = spec, ACTS[spec.act]
-        self.up = Linear(width, inner * 2 if spec.gated else inner, bias=spec.bias)
-        self.down = Linear(inner, width, bias=spec.bias)
+        self.up = LinearLayer(width, inner * 2 if spec.gated else inner, bias=spec.bias)
+        self.down = LinearLayer(inner, width, bias=spec.bias)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         h = self.activate(x)  # (B,T,inner)

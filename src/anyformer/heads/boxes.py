@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, normal, values
 from anyformer.errors import UserError, check_at_least
 from anyformer.kernels.full_precision import full_precision
@@ -48,7 +48,7 @@ class BoxesModule(nn.Module):
         super().__init__()
         self.spec = spec
         self.out = Even(width, spec.classes + 1)
-        self.box = nn.ModuleList([Linear(width, width), Linear(width, width), Linear(width, 4)])
+        self.box = nn.ModuleList([LinearLayer(width, width), LinearLayer(width, width), LinearLayer(width, 4)])
         self.start = None if spec.anchors is None else Anchor(spec.anchors)
 
     def forward(self, hidden: Tensor, context: Context | None, table: Tensor | None) -> HeadOutput:
@@ -77,7 +77,7 @@ class Anchor(Starting):
         return moved + self.boxes
 
 
-class Even(Linear, Starting):
+class Even(LinearLayer, Starting):
     """Scores that start nearly alike under every scheme, so that a new model starts at chance."""
 
     def __init__(self, width: int, scores: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, constant
 from anyformer.errors import check_fraction, check_range
 from anyformer.slots import Head, HeadOutput
@@ -47,7 +47,7 @@ class CRFModule(Starting):
     def __init__(self, spec: CRF, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = Linear(width, spec.classes)
+        self.out = LinearLayer(width, spec.classes)
         self.transitions = nn.Parameter(torch.empty(spec.classes, spec.classes))  # from the row's tag to the column's
         self.first = nn.Parameter(torch.empty(spec.classes))
         self.last = nn.Parameter(torch.empty(spec.classes))

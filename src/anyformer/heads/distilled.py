@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Some, take
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import check_at_least
 from anyformer.slots import Head, HeadOutput
 
@@ -40,8 +40,8 @@ class Distilled(Head):
 class DistilledModule(nn.Module):
     def __init__(self, spec: Distilled, width: int) -> None:
         super().__init__()
-        self.out = Linear(width, spec.classes)
-        self.distill = Linear(width, spec.classes)
+        self.out = LinearLayer(width, spec.classes)
+        self.distill = LinearLayer(width, spec.classes)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         labels, teacher = self.both(hidden, context)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, constant
 from anyformer.embeds.series import SeriesContext, fill_missing
 from anyformer.errors import UserError, check_at_least, check_fraction
@@ -69,7 +69,7 @@ class LinearMap(Starting):
         return last + self.weight @ (past - last)
 
 
-class ZeroLinear(Linear, Starting):
+class ZeroLinear(LinearLayer, Starting):
     """A linear layer that says nothing at first: what it is added to stands alone until it has learned."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -82,7 +82,7 @@ class ForecastModule(nn.Module):
         super().__init__()
         self.spec = spec
         self.linear = None if spec.window is None else LinearMap(spec.window, spec.horizon)
-        self.out = (Linear if self.linear is None else ZeroLinear)(spec.patches * width, spec.horizon)
+        self.out = (LinearLayer if self.linear is None else ZeroLinear)(spec.patches * width, spec.horizon)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         x = F.dropout(self.beside(hidden, context), self.spec.dropout, self.training)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.loss import linear_cross_entropy
 from anyformer.errors import UserError, check_at_least
 from anyformer.kernels.int8 import Int8, Int8Table, product
@@ -68,7 +68,7 @@ class LMModule(nn.Module):
         super().__init__()
         self.spec = spec
         narrow = width if inner is None or spec.transform is None else inner
-        self.dense = Linear(width, narrow) if spec.transform is not None else None
+        self.dense = LinearLayer(width, narrow) if spec.transform is not None else None
         self.norm = None if spec.norm is None else spec.norm.build(narrow)
         self.weight: nn.Parameter | Int8Table | None = None if spec.tied else nn.Parameter(torch.zeros(vocab, narrow))
         self.bias = nn.Parameter(torch.zeros(vocab)) if spec.bias else None

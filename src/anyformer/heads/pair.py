@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.slots import Head, HeadOutput
 
@@ -48,7 +48,7 @@ class PairModule(nn.Module):
     def __init__(self, spec: Pair, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = None if spec.classes is None else Linear(len(spec.features) * width, spec.classes)
+        self.out = None if spec.classes is None else LinearLayer(len(spec.features) * width, spec.classes)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         first, second = apart(hidden, context)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import check_range
 from anyformer.slots import Head, HeadOutput
 
@@ -35,7 +35,7 @@ class PixelHeadModule(nn.Module):
     def __init__(self, spec: PixelHead, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = Linear(width, spec.values)
+        self.out = LinearLayer(width, spec.values)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         count = hidden.shape[1] if context.grid is None else context.grid[0] * context.grid[1]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context, Some
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.heads.pooling import READS_SOME, Pool, pool, pooled_width, tokens_read
 from anyformer.slots import Head, HeadOutput, Norm
@@ -76,8 +76,8 @@ class PooledModule(nn.Module):
         wide = pooled_width(width, spec.pool)
         self.norm = None if spec.norm is None else spec.norm.build(wide)
         inner = width if spec.dense is True else spec.dense or wide
-        self.dense = Linear(wide, inner, bias=spec.bias or spec.classes is not None) if spec.dense else None
-        self.out = None if spec.classes is None else Linear(inner, spec.classes, bias=spec.bias)
+        self.dense = LinearLayer(wide, inner, bias=spec.bias or spec.classes is not None) if spec.dense else None
+        self.out = None if spec.classes is None else LinearLayer(inner, spec.classes, bias=spec.bias)
 
     def tokens_read(self, context: Context) -> Some:
         """The tokens that are pooled."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import check_range
 from anyformer.slots import Head, HeadOutput
 
@@ -41,7 +41,7 @@ class SegmentHeadModule(nn.Module):
     def __init__(self, spec: SegmentHead, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = Linear(width, spec.classes)
+        self.out = LinearLayer(width, spec.classes)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         assert context.grid is not None  # Model.check refuses an embedding without

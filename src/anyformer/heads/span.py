@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import check_fraction
 from anyformer.slots import Head, HeadOutput
 
@@ -33,7 +33,7 @@ class SpanModule(nn.Module):
     def __init__(self, spec: Span, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = Linear(width, 2)
+        self.out = LinearLayer(width, 2)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         return HeadOutput(logits=self.out(F.dropout(hidden, self.spec.dropout, self.training)))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import check_at_least, check_fraction
 from anyformer.slots import Head, HeadOutput
 
@@ -41,8 +41,8 @@ class TokenHeadModule(nn.Module):
     def __init__(self, spec: TokenHead, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.dense = Linear(width, width) if spec.dense else None
-        self.out = Linear(width, spec.classes)
+        self.dense = LinearLayer(width, width) if spec.dense else None
+        self.out = LinearLayer(width, spec.classes)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         x = hidden if self.dense is None else self.dense(hidden)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, constant, normal
 from anyformer.errors import UserError, check_range
 from anyformer.heads.pooled import Pooled
@@ -139,7 +139,7 @@ class NGramWeights(Starting):
         self.rarity = None if learns else nn.Parameter(torch.empty(buckets), requires_grad=False)
         if self.rarity is not None:
             self.starts["rarity"] = constant(1.0)
-        self.out = None if direct else Linear(WIDEST, outputs, bias=False)
+        self.out = None if direct else LinearLayer(WIDEST, outputs, bias=False)
 
     def forward(self, codes: Tensor, share: Tensor) -> Tensor:
         """Codes (B,G) of n-grams and what each counts to (B,outputs)."""
@@ -159,8 +159,8 @@ class CommonNGrams(Starting):
     def __init__(self, order: int, outputs: int) -> None:
         super().__init__()
         self.order = order
-        self.up = Linear(2 * order, self.HIDDEN)
-        self.down = Linear(self.HIDDEN, outputs)
+        self.up = LinearLayer(2 * order, self.HIDDEN)
+        self.down = LinearLayer(self.HIDDEN, outputs)
 
     def shares(self, context: Context) -> Tensor:
         """For each order and text, the share of its n-grams that the other text has, (B,2 order) between -1 and 1."""

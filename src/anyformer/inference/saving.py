@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.checkpoints.folder import save_foreign, save_own
 from anyformer.checkpoints.target import new_folder
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError
 from anyformer.heads.pooled import PooledModule
 from anyformer.inference.decoding_settings import GENERATION_FILE, changed_settings
@@ -125,7 +125,7 @@ def with_calibrated_logits(predictor: Predictor) -> Predictor:
     return replace(predictor, opened=replace(predictor.opened, model=model))
 
 
-def scaled_linear(layer: Linear, factor: Tensor) -> Linear:
+def scaled_linear(layer: LinearLayer, factor: Tensor) -> LinearLayer:
     """A copy of a linear layer with its outputs multiplied by a factor, one for all or one for each."""
     made = copy.deepcopy(layer)
     with torch.no_grad():

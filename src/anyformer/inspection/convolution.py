@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.positions.none import NoRelative
@@ -47,7 +47,7 @@ class ConvolutionByAttention(nn.Module):
         self.sharpness = sharpness
         spec = Attention(heads=self.kernel**2, key_size=1, value_size=channels, bias=False)
         self.attention = AttentionModule(spec, channels, False, NoRelative())
-        self.attention.out = Linear(self.kernel**2 * channels, out, bias=bias is not None)
+        self.attention.out = LinearLayer(self.kernel**2 * channels, out, bias=bias is not None)
         self.attention.to(weight)
         with torch.no_grad():
             rows = self.attention.qkv.weight.view(self.kernel**2, 2 + channels, channels)  # query, key, values

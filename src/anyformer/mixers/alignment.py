@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError
 
 Score = Literal["additive", "dot", "general"]
@@ -20,9 +20,9 @@ class Alignment(nn.Module):
         super().__init__()
         self.hidden = hidden
         additive = score == "additive"
-        self.memory = None if score == "dot" else Linear(memory_width, hidden, bias=False)  # U
-        self.state = Linear(hidden, hidden, bias=False) if additive else None  # W
-        self.score = Linear(hidden, 1, bias=False) if additive else None  # v
+        self.memory = None if score == "dot" else LinearLayer(memory_width, hidden, bias=False)  # U
+        self.state = LinearLayer(hidden, hidden, bias=False) if additive else None  # W
+        self.score = LinearLayer(hidden, 1, bias=False) if additive else None  # v
 
     def keys(self, memory: Tensor) -> Tensor:
         """(B,S,D') to (B,S,hidden), once a text."""

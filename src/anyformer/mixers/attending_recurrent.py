@@ -17,7 +17,7 @@ from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.history import RecurrentState
 from anyformer.core.join_states import pad_right
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.alignment import Alignment, Score, check_product
 from anyformer.mixers.cells import CarriedState, Cell, Held, Kind, Uncompiled
@@ -61,7 +61,7 @@ class AttendingRecurrent(Mixer):
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         if self.score == "dot" and memory_width is not None:  # a stack by itself does not know its encoder yet
             check_product(width if self.hidden is None else self.hidden, memory_width)
-        kind = {"attention": Attending, "every": FixedContextModule, "first": AttendingRecurrentModule}[self.context]
+        kind = {"attention": Attending, "every": FixedContextRecurrent, "first": AttendingRecurrentModule}[self.context]
         return kind(self, width, width if memory_width is None else memory_width)
 
 
@@ -96,8 +96,8 @@ class AttendingRecurrentModule(Uncompiled):
         self.spec = spec
         hidden = width if spec.hidden is None else spec.hidden
         self.cell = Cell(spec.cell, width + reads, hidden)
-        self.begin = Linear(2 * memory_width, self.cell.parts * hidden)
-        self.out = None if hidden == width and not reads else Linear(hidden + reads, width)
+        self.begin = LinearLayer(2 * memory_width, self.cell.parts * hidden)
+        self.out = None if hidden == width and not reads else LinearLayer(hidden + reads, width)
 
     def mix(self, x: Tensor, context: Context, state: AttendingState | None) -> Tensor:
         y = self.decode(x, context, state)[0]
@@ -145,7 +145,7 @@ class AttendingRecurrentModule(Uncompiled):
         return AttendingState()
 
 
-class FixedContextModule(AttendingRecurrentModule):
+class FixedContextRecurrent(AttendingRecurrentModule):
     """The two ends of the memory enter at every step."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context, Some, take
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.state import KVCache
 from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError, check_at_least
@@ -104,10 +104,10 @@ class AttentionModule(nn.Module):
         self.scale = scale_of(spec.scale, sizes.channels)
         per_group = (sizes.per_group + 1) * sizes.channels + sizes.value_channels
         out_bias = spec.bias if spec.out_bias is None else spec.out_bias
-        self.qkv = Linear(width, sizes.groups * per_group, bias=spec.bias)
+        self.qkv = LinearLayer(width, sizes.groups * per_group, bias=spec.bias)
         self.q_norm = None if spec.qk_norm is None else spec.qk_norm.build(sizes.channels)
         self.k_norm = None if spec.qk_norm is None else spec.qk_norm.build(sizes.channels)
-        self.out = Linear(sizes.heads * sizes.value_channels, width, bias=out_bias)
+        self.out = LinearLayer(sizes.heads * sizes.value_channels, width, bias=out_bias)
 
     def forward(
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...], some: Some | None = None

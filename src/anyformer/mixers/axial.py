@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.attend import ROWS
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, normal
 from anyformer.errors import UserError
 from anyformer.mixers.grid_cells import check_heads_fit, layout_of, look_everywhere, project, shares
@@ -63,7 +63,7 @@ class AxialModule(nn.Module):
         self.spec = spec
         self.column = AlongLines(spec, width, upright=True)
         self.row = AlongLines(spec, width, upright=False)
-        self.out = Linear(width, width, bias=spec.bias)
+        self.out = LinearLayer(width, width, bias=spec.bias)
 
     def forward(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...]) -> Tensor:
         y = self.column(x, context, None, ())
@@ -79,7 +79,7 @@ class AlongLines(Weighing, Starting):
         super().__init__()
         channels = width // spec.heads
         self.spec, self.upright, self.scale = spec, upright, channels**-0.5
-        self.qkv = Linear(width, 3 * width, bias=spec.bias)
+        self.qkv = LinearLayer(width, 3 * width, bias=spec.bias)
         self.table = nn.Parameter(torch.zeros(3, spec.span, channels))  # what meets queries, keys, values
         self.starts = {"table": normal(self.scale)}
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.state import CrossKVCache
 from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError, check_at_least
@@ -63,9 +63,9 @@ class CrossModule(nn.Module):
         sizes = head_sizes(width, spec.heads, spec.kv_heads, spec.key_size, spec.value_size)
         self.spec, self.sizes = spec, sizes
         self.scale = scale_of(spec.scale, sizes.channels)
-        self.q = Linear(width, sizes.heads * sizes.channels, bias=spec.bias)
-        self.kv = Linear(memory_width, sizes.groups * (sizes.channels + sizes.value_channels), bias=spec.bias)
-        self.out = Linear(sizes.heads * sizes.value_channels, width, bias=spec.bias)
+        self.q = LinearLayer(width, sizes.heads * sizes.channels, bias=spec.bias)
+        self.kv = LinearLayer(memory_width, sizes.groups * (sizes.channels + sizes.value_channels), bias=spec.bias)
+        self.out = LinearLayer(sizes.heads * sizes.value_channels, width, bias=spec.bias)
 
     def forward(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)

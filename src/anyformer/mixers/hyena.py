@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.fft import convolve
 from anyformer.mixers.long_filter import LongFilter, ShortFilter
@@ -107,13 +107,13 @@ class HyenaModule(nn.Module):
     def __init__(self, spec: Hyena, width: int, causal: bool) -> None:
         super().__init__()
         self.spec, self.width, self.causal = spec, width, causal
-        self.streams = Linear(width, (spec.order + 1) * width)
+        self.streams = LinearLayer(width, (spec.order + 1) * width)
         self.short = ShortFilter((spec.order + 1) * width, spec.short, causal)
         self.long = LongFilter(
             width, spec.order - 1, 1 if causal else 2, longest=spec.longest, bands=spec.bands,
             width=spec.filter_width, depth=spec.filter_depth, frequency=spec.frequency,
         )  # fmt: skip
-        self.out = Linear(width, width)
+        self.out = LinearLayer(width, width)
 
     def forward(self, x: Tensor, context: Context, state: HyenaState | None, tables: tuple[Tensor, ...]) -> Tensor:
         streams = self.streams(x)  # (B,T,(N+1)D)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, constant, normal
 from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.grid_cells import layout_of, shares
@@ -90,9 +90,9 @@ class Relation(nn.Module):
         super().__init__()
         self.window, self.share, self.fit, self.stride = window, share, fit, stride
         self.sets = -(-channels // share)  # the last set may serve fewer channels
-        self.q = Linear(channels, self.sets)
-        self.k = Linear(channels, self.sets)
-        self.v = Linear(channels, channels, bias=False)
+        self.q = LinearLayer(channels, self.sets)
+        self.k = LinearLayer(channels, self.sets)
+        self.v = LinearLayer(channels, channels, bias=False)
         self.geometry = Geometry(window, self.sets)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class LocalRelationModule(Weighing):
         super().__init__()
         self.spec = spec
         self.relation = Relation(width, spec.window, spec.share, fit=spec.fit)
-        self.out = Linear(width, width)
+        self.out = LinearLayer(width, width)
 
     def forward(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...]) -> Tensor:
         layout, relation = layout_of(context), self.relation

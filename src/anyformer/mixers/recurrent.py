@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import RecurrentState
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.cells import CarriedState, Cell, Held, Kind, Uncompiled, pieces
 from anyformer.slots import Mixer, Relative
@@ -61,7 +61,7 @@ class RecurrentModule(Uncompiled):
         self.spec = spec
         self.forth = Cell(spec.cell, width, hidden)
         self.back = Cell(spec.cell, width, hidden) if directions == 2 else None
-        self.out = None if directions * hidden == width else Linear(directions * hidden, width)
+        self.out = None if directions * hidden == width else LinearLayer(directions * hidden, width)
 
     def mix(self, x: Tensor, context: Context, state: RecurrentState | None) -> Tensor:
         lines = DocumentLines.of(context)

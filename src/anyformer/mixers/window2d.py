@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.own_init import Starting, normal
 from anyformer.errors import check_at_least
 from anyformer.mixers.grid_cells import check_heads_fit, layout_of, look_everywhere, project, shares
@@ -115,8 +115,8 @@ class Window2DModule(Weighing, Starting):
         super().__init__()
         self.spec = spec
         self.scale = (width // spec.heads) ** -0.5
-        self.qkv = Linear(width, 3 * width, bias=spec.bias)
-        self.out = Linear(width, width, bias=spec.bias)
+        self.qkv = LinearLayer(width, 3 * width, bias=spec.bias)
+        self.out = LinearLayer(width, width, bias=spec.bias)
         self.table = nn.Parameter(torch.zeros((2 * spec.window - 1) ** 2, spec.heads))  # by distance: rows, columns
         self.starts = {"table": normal(0.02)}
 

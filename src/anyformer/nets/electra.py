@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.block import Block
 from anyformer.core.building import materialise
 from anyformer.core.context import Mask
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.model import Model, ModelModule, Output
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
@@ -99,7 +99,7 @@ class TokenGenerator(nn.Module):
         super().__init__()
         assert isinstance(spec.embed, Tokens) and spec.head is not None
         width, inner = spec.stack.width, spec.embed.inner
-        self.project = None if inner is None else Linear(inner, width)
+        self.project = None if inner is None else LinearLayer(inner, width)
         self.stack: Any = spec.stack.build()
         self.head: Any = spec.head.build(spec.stack.out_width, spec.embed.vocabulary)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.block import Block
 from anyformer.core.context import lay_out
-from anyformer.core.linear import Linear
+from anyformer.core.linear import LinearLayer
 from anyformer.core.stack import try_out
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLP
@@ -114,13 +114,13 @@ class Round(nn.Module):
         super().__init__()
         channels, width = spec.backbone.channels, spec.width
         recurrent = spec.tokenizer == "recurrent" and not first
-        self.again = Linear(width, channels, bias=False) if recurrent else None
-        self.filter = None if recurrent else Linear(channels, spec.tokens, bias=False)
-        self.value = Linear(channels, width, bias=False)
+        self.again = LinearLayer(width, channels, bias=False) if recurrent else None
+        self.filter = None if recurrent else LinearLayer(channels, spec.tokens, bias=False)
+        self.value = LinearLayer(channels, width, bias=False)
         self.block: Any = spec.block.build(width, causal=False, drop_path=spec.block.drop_path)
-        self.query = Linear(channels, width, bias=False)
-        self.key = Linear(width, width, bias=False)
-        self.back = Linear(width, channels, bias=False)
+        self.query = LinearLayer(channels, width, bias=False)
+        self.key = LinearLayer(width, width, bias=False)
+        self.back = LinearLayer(width, channels, bias=False)
 
     def forward(self, x: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Places (B,N,C) and the last round's tokens (B,L,D), to both anew and the tokenizer's weights (B,L,N)."""

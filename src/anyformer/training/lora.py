@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.adapters import Adapter
 from anyformer.checkpoints.operations import GATE, KV, QKV
-from anyformer.core.linear import Linear, is_plain_linear
+from anyformer.core.linear import LinearLayer, is_plain_linear
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
@@ -51,7 +51,7 @@ class LoRA(Spec):
         check_fraction(WHERE, "dropout", self.dropout, fix="use 0.1")
 
 
-class LoRALinear(Linear):
+class LoRALinear(LinearLayer):
     """A linear layer with an adapter beside its weight. `slice_of` says which projection each of its rows is of, -1
     where that has no adapter."""
 

@@ -56,7 +56,7 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
 
 
 def table_or(paths: Sequence[str | Path], fix: str) -> str:
-    """What mends a folder without classes: the table in it, which may name its files, else another layout."""
+    """What fixes a folder without classes: the table in it, which may name its files, else another layout."""
     tables = [table for path in paths if Path(path).is_dir() and (table := table_in(Path(path))) is not None]
     return f"give the table that names its files: {show_path(tables[0])}" if tables else fix
 

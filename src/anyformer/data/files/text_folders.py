@@ -114,6 +114,6 @@ def read_text(path: Path, format: Format, skipped: dict[str, int], *, strict: bo
                 raise
             reason = error.what
     if strict:
-        raise UserError(reason, where=path.name, fix="mend or remove it, or leave out bad=error")
+        raise UserError(reason, where=path.name, fix="fix or remove it, or leave out bad=error")
     skipped[reason] = skipped.get(reason, 0) + 1
     return None
