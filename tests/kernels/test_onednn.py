@@ -14,11 +14,21 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core.linear import LinearLayer
 from anyformer.kernels import onednn
-from anyformer.kernels.onednn import linear, missing_rows, multiply, multiply_transposed, sum_of_outer, takes
+from anyformer.kernels.compile import compile_function, load
+from anyformer.kernels.onednn import (
+    linear,
+    missing_rows,
+    multiply,
+    multiply_transposed,
+    register_operations,
+    sum_of_outer,
+    takes,
+)  # fmt: skip
 
 if onednn.find_product() is None:
     pytest.skip("this torch has no oneDNN", allow_module_level=True)
 
+KEPT: list[object] = []  # operations are known for as long as somebody holds them
 SHAPES = [((2, 64, 128), 256), ((3, 37, 65), 129), ((8, 197, 96), 33), ((1041, 64), 200)]
 
 
@@ -142,6 +152,36 @@ def test_compiled_and_exported_graphs_hold_torchs_own() -> None:
         traced = torch.jit.trace(layer, x)
     assert "aten::linear" in str(traced.graph)
     assert error(layer(x), traced(x)) < 1e-6
+
+
+def test_a_compiled_training_step_multiplies_by_it_and_one_without_gradients_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def spy(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        calls.append(tuple(x.shape))
+        return multiply(x, weight, bias)
+
+    monkeypatch.setattr(onednn, "multiply", spy)
+    load()
+    if not onednn.registered:  # on this processor nothing is won, and the compiler was loaded without it
+        KEPT.append(register_operations.__wrapped__())
+    assert onednn.registered
+    layer, (x, _, _, grad) = LinearLayer(128, 256), given((4, 32, 128), 256)
+
+    def loss(x: Tensor) -> Tensor:
+        return (layer(x).tanh() * grad).sum()
+
+    compiled = compile_function(loss, fullgraph=True)
+    leaves = [x, layer.weight, layer.bias]
+    ours, theirs = torch.autograd.grad(compiled(x), leaves), torch.autograd.grad(loss(x), leaves)
+    assert all(error(a, b) < 1e-6 for a, b in zip(ours, theirs, strict=True))
+    in_graph = len(calls)
+    assert in_graph >= 4  # forward and to x, compiled and not
+    with torch.no_grad():
+        compiled(x)
+    assert len(calls) == in_graph
 
 
 def test_where_nothing_is_won_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

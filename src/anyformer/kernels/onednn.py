@@ -23,18 +23,34 @@ Multiply = Callable[[Tensor, Tensor, Tensor | None, str, list[Any], str], Tensor
 FEWEST = 16  # rows below which MKL reads the weights as fast
 SMALL = 1 << 21  # products of rows, inputs and outputs below which a call costs more than it saves
 STEPS = 8  # row counts of each power of two that are multiplied as they are, the others with rows of zeros added
+registered = False  # whether torch's compiler knows `many_rows`
 PLAIN = (Tensor, nn.Parameter)  # not FakeTensor, DTensor or a tensor of functorch, which have rules of their own
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `F.linear`, (...,K) to (...,N), forward and backward."""
-    if torch.compiler.is_compiling() or not takes(x, weight):
+    if torch.compiler.is_compiling():
+        return linear_in_graph(x, weight, bias)
+    if not takes(x, weight):
         return F.linear(x, weight, bias)
     learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and learned:
         y: Tensor = Product.apply(x, weight, bias)
         return y
     return multiply(x, weight, bias)
+
+
+def linear_in_graph(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same where torch's compiler looks on: one node in the graph of a training step, `F.linear` in every other.
+
+    Graphs of decoding are changed by the names of torch's own functions, and exported ones have to open elsewhere.
+    """
+    trained = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_exporting()
+    plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
+    if registered and trained and plain and not torch.is_autocast_enabled("cpu"):
+        y: Tensor = torch.ops.anyformer.many_rows(x, weight, bias)
+        return y
+    return F.linear(x, weight, bias)
 
 
 def sum_of_outer(grad: Tensor, x: Tensor) -> Tensor:
@@ -146,3 +162,45 @@ class Product(torch.autograd.Function):
         if needs_weight:
             to_weight = rows.mT @ inputs if twice else multiply_transposed(rows, inputs)
         return to_x, to_weight, rows.sum(0) if needs_bias else None
+
+
+@cache
+def register_operations() -> torch.library.Library | None:
+    """Two nodes for torch's compiler, which it neither looks into nor takes apart; None where nothing is won."""
+    if not is_faster():
+        return None
+    known = torch.library.Library("anyformer", "FRAGMENT")
+    known.define("many_rows(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+    known.define("sum_of_outer(Tensor grad, Tensor x) -> Tensor")
+    known.impl("many_rows", many_rows, "CPU")
+    known.impl("sum_of_outer", sum_of_outer, "CPU")
+    torch.library.register_fake(
+        "anyformer::many_rows", lambda x, w, b: x.new_empty(*x.shape[:-1], w.shape[0]), lib=known
+    )
+    torch.library.register_fake("anyformer::sum_of_outer", lambda g, x: g.new_empty(g.shape[1], x.shape[1]), lib=known)
+    torch.library.register_autograd("anyformer::many_rows", graph_gradients, setup_context=keep_inputs, lib=known)
+    global registered
+    registered = True
+    return known
+
+
+def many_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return multiply(x, weight, bias) if takes(x, weight) else F.linear(x, weight, bias)
+
+
+def empty_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def graph_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """As `Product.backward`, in nodes of a graph."""
+    x, weight = ctx.saved_tensors
+    needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+    rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])  # (R,N), (R,K)
+    to_x = torch.ops.anyformer.many_rows(rows, weight.mT, None).view_as(x) if needs_x else None
+    to_weight = torch.ops.anyformer.sum_of_outer(rows, inputs) if needs_weight else None
+    return to_x, to_weight, rows.sum(0) if needs_bias else None
