@@ -102,6 +102,7 @@ def yolo(line: str = "0 .5 .5 .2 .2", train: str = "images") -> Callable[[Path],
     return make
 
 
+REVIEWS = [f"{name}/{number}.txt" for name in ("pos", "neg") for number in range(12)]
 SOUNDS = [f"{name}/{number}.wav" for name in ("high", "low") for number in range(4)]
 BAD = [
     Bad("proteins without residues", files(**{"p.fasta": b">a\n\n>b\n"}), "p.fasta"),
@@ -111,6 +112,8 @@ BAD = [
     Bad("an image that is not there", coco(image="y.png"), "y.png", "detect"),
     Bad("a box of another image", coco(seen=2), "coco.json", "detect"),
     Bad("a box of three numbers", coco(box=(0, 0, 1)), "coco.json", "detect"),
+    Bad("sparse rows of ARFF", files(**{"x.arff": b"@relation x\n@attribute a numeric\n@data\n{0 5.1}\n"}), "line 4"),
+    Bad("texts that are not text", below(*REVIEWS, content=b"caf\xe9 \x81\xff" * 9), ""),
     Bad("VOC's box without a corner", voc("<xmin>1</xmin><ymin>1</ymin><xmax>4</xmax>"), "x.xml"),
     Bad("VOC's box of words", voc("<xmin>a</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>"), "x.xml"),
     Bad("VOC's file with entities", voc(head='<!DOCTYPE a [<!ENTITY b "c">]>'), "x.xml"),

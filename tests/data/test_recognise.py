@@ -114,7 +114,7 @@ def test_tables_that_are_no_series_are_left_alone(tmp_path: Path, case: str) -> 
         made, _ = looked_at(path, tmp_path / "cache", settings=settings)
         assert made.task == ("classify" if case == "label" else "regress")
     else:
-        with pytest.raises(UserError, match="which column is to be predicted"):
+        with pytest.raises(UserError, match="no target column given"):
             looked_at(path, tmp_path / "cache")
 
 

@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_command_of_the_page_runs(home: Path) -> None:
     ends = {path.name: RunFolder.open(path).facts["status"] for path in (home / "runs").iterdir()}
-    assert set(ends.values()) == {"done"} and len(ends) == 9
+    assert set(ends.values()) == {"done"} and len(ends) == 10
     assert (home / "merged" / "config.json").is_file() and (home / "runs" / "both" / "pretrain").is_dir()
     config = RunFolder.open(home / "runs" / "ulmfit").config()
     assert type(config.training.schedule).__name__ == "Slanted" and type(config.training.unfreeze).__name__ == "Gradual"

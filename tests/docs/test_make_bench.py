@@ -45,6 +45,7 @@ def parse_defaults(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [name])
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "0")  # mixer_cost would start itself anew, with it
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)  # also on a machine of one core
+    monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)  # another test may have imported it
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 

@@ -28,7 +28,7 @@ OTHER_OPTIONS = {
     "--max-new-tokens": ("max_tokens", "max_length", "max_len", "length", "n_tokens", "tokens"),
     "--num-beams": ("beams", "beam", "beam_size", "beam_width"),
     "--temperature": ("temp", "t"),
-    "--max-batch-size": ("max_batch", "max_num_seqs", "batch_size", "rows"),
+    "--max-batch-size": ("max_batch", "max_num_seqs", "batch_size"),
     "--context": ("max_length", "max_len", "max_model_len", "context_length", "ctx_size", "n_ctx"),
     "--name": ("served_model_name", "model_name", "model"),
     "--key": ("api_key", "token"),

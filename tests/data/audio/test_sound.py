@@ -108,7 +108,7 @@ def broken(folder: Path) -> dict[str, tuple[Path, str]]:
         (folder / f"{name}.wav").write_bytes(raw)
         found[name] = (folder / f"{name}.wav", said)
     nothing = save(folder / "nan.wav", np.full(10, np.nan), bits=32, kind=3)
-    return found | {"nan": (nothing, "no numbers"), "absent": (folder / "absent.wav", "cannot be opened")}
+    return found | {"nan": (nothing, "not numbers"), "absent": (folder / "absent.wav", "cannot be opened")}
 
 
 @pytest.mark.parametrize(

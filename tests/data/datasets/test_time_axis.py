@@ -71,7 +71,7 @@ def test_the_time_is_found_however_it_is_written(tmp_path: Path, case: str) -> N
     columns, time = SERIES[case]
     path = written(tmp_path / "a.csv", columns)
     if time is None:
-        with pytest.raises(UserError, match="which column is to be predicted"):
+        with pytest.raises(UserError, match="no target column given"):
             prepare([path], cache=tmp_path / "cache")
         return
     said: list[str] = []

@@ -158,8 +158,8 @@ BAD = [
     Bad("Cyrillic KOI8", written("a.txt", ("Привет, мир. " * 20).encode("koi8-r")), ("Western",)),
     Bad("Chinese GBK", written("a.txt", ("你好，世界。" * 20).encode("gbk")), ("UTF-8",)),
     Bad("mark, then Latin-1", written("a.txt", b"\xef\xbb\xbfcaf\xe9\n"), ("byte 6",)),
-    Bad("no such encoding", written("a.txt", TEXT), ("klingon", "no encoding"), text, Format(encoding="klingon")),
-    Bad("not a text encoding", written("a.txt", TEXT), ("no encoding",), text, Format(encoding="base64")),
+    Bad("no such encoding", written("a.txt", TEXT), ("klingon", "not an encoding"), text, Format(encoding="klingon")),
+    Bad("not a text encoding", written("a.txt", TEXT), ("not an encoding",), text, Format(encoding="base64")),
     Bad("asked ASCII", written("a.txt", TEXT), ("not ascii", "byte 46"), text, Format(encoding="ascii")),
     # tagged words
     Bad("short line", written("a.conll", WORDS.replace("rejects VBZ O", "rejects VBZ")),
@@ -171,8 +171,8 @@ BAD = [
     Bad("no word number", written("a.conllu", UNIVERSAL * 2 + UNIVERSAL.replace("2\tworks", "x\tworks")),
         ("line 11",), tagged),
     Bad("empty tag", written("a.tsv", "The\tO\nEU\tB\n\nA\t\nB\tO\n"), ("without a tag",), tagged),
-    Bad("no such column", written("a.conll", WORDS), ("no column 7", "3"), by(7)),
-    Bad("column zero", written("a.conll", WORDS), ("no column 0",), by(0)),
+    Bad("no such column", written("a.conll", WORDS), ("column 7 is out of range", "3"), by(7)),
+    Bad("column zero", written("a.conll", WORDS), ("column 0 is out of range",), by(0)),
     Bad("no names here", written("a.conll", WORDS), ("no names",), by("upos")),
     Bad("no such name", written("a.conllu", UNIVERSAL), ("'upso'", "did you mean 'upos'"), by("upso")),
     # pairs

@@ -370,7 +370,7 @@ def test_a_data_frame_is_known_by_its_name_alone() -> None:
         ({}, "no rows"),
         (np.zeros((2, 2, 2)), "3 axes"),
         (7, "int is not data"),
-        ({"a": "word"}, "no list"),
+        ({"a": "word"}, "not a list"),
         (pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"]), "twice"),
     ],
 )

@@ -29,7 +29,7 @@ for number in range(int(sys.argv[3])):
     assert (folder.path / "held").read_text() == me, "a held folder was swept"
     final = parent / f"run-{me}-{number}"
     folder.path.rename(final)
-    folder.let_go()
+    folder.unlock()
     assert (final / "held").read_text() == me, "a finished folder was swept"
     shutil.rmtree(final)
 """
