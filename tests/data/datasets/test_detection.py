@@ -92,7 +92,10 @@ def scaled(data: Any, corners: bool) -> Any:
 MISTAKES = {
     "no json": (lambda data: "{", "coco.json: not JSON"),
     "a list": (lambda data: "[]", "coco.json: the list 'images' is missing"),
-    "no categories": (lambda data: {k: v for k, v in data.items() if k != "categories"}, "the list 'categories' is missing"),
+    "no categories": (
+        lambda data: {k: v for k, v in data.items() if k != "categories"},
+        "the list 'categories' is missing",
+    ),
     "nothing in it": (change("images", []), "coco.json: images is empty"),
     "an odd entry": (change("annotations.1", 3), r"coco.json: annotations\[1\] is not an object"),
     "image twice": (change("images.1.id", 1), "coco.json: image id 1 comes twice"),
