@@ -101,7 +101,7 @@ def test_a_threshold_is_an_option_of_predict_and_evaluate(overfitted: Any) -> No
     assert (
         judged["accuracy"] != evaluate_run(run.path, [data], device="cpu", batch=64, say=lambda line: None)["accuracy"]
     )
-    with pytest.raises(UserError, match="no probability"):
+    with pytest.raises(UserError, match="outside 0 to 1"):
         anyformer.load(run.path).with_threshold(1.5)
 
 

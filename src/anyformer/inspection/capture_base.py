@@ -62,7 +62,7 @@ class CaptureBase(ABC):
 
     def site(self, index: int) -> Site:
         if not 0 <= index < len(self.sites):
-            raise UserError(f"there is no site {index}", where="look", fix=f"use 0 to {len(self.sites) - 1}")
+            raise UserError(f"site {index} is out of range", where="look", fix=f"use 0 to {len(self.sites) - 1}")
         return self.sites[index]
 
     def find_site(self, layer: int, *, kind: str = "self", stack: str | None = None) -> Site:

@@ -57,6 +57,7 @@ class LoRALinear(LinearLayer):
 
     def __init__(self, base: nn.Linear, slice_of: Tensor, lora: LoRA, generator: torch.Generator) -> None:
         nn.Module.__init__(self)  # nn.Linear's own would make another weight
+        self.plain = type(base)  # what takes its place when the adapter is removed
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.scale, self.dropout = lora.alpha / lora.rank, lora.dropout
@@ -152,7 +153,7 @@ def remove_adapters(model: nn.Module) -> None:
     """Plain linear layers again, with the weights from before; what adapters learned is in the checkpoints."""
     for path, module in adapted_layers(model):
         above, _, name = path.rpartition(".")
-        plain = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
+        plain = module.plain(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
         plain.weight, plain.bias = module.weight, module.bias
         setattr(model.get_submodule(above), name, plain)
 

@@ -147,6 +147,10 @@ def test_numbers_and_words_beside_images_stay_what_they_are(tmp_path: Path) -> N
     """The control: a cell is the name of a file only where all of the first ones are, each a different one."""
     images(tmp_path / "set", "plots", count=4)
     rows = [f"{i % 4},{'ab'[i % 2]}" for i in range(12)]
+    whole = [f"{i},{'ab'[i % 2]}" for i in range(4)]
+    (tmp_path / "set" / "counted.csv").write_text("id,label,size\n" + "\n".join(f"{row},{row[0]}.5" for row in whole))
+    found = gathered(tmp_path / "set" / "counted.csv", tmp_path)  # all are there, and the table has columns of its own
+    assert found.frame.column("id").to_pylist()[:2] == ["0", "1"] and not found.frame.remarks
     for name, cells in {"twice.csv": rows, "lacking.csv": [f"{i},{'ab'[i % 2]}" for i in range(12)]}.items():
         (tmp_path / "set" / name).write_text("level,label\n" + "\n".join(cells))
         found = gathered(tmp_path / "set" / name, tmp_path)

@@ -40,6 +40,9 @@ def find_named_files(frame: Frame) -> Frame:
         named = sum(cell.lower().endswith(ENDINGS) for cell in first) >= 0.9 * len(first)
         if (named and any_there([base, Path()], first)) or (not named and len(set(first)) < len(first)):
             continue
+        # Numbers of rows beside columns of their own: a folder with 0.png in it is more likely about something else.
+        if not named and len(frame.names) > 2 and all(cell.strip().isdecimal() for cell in first):
+            continue
         ending = "" if named else ending_of(base, near, first)
         if ending is None:
             continue
