@@ -66,7 +66,7 @@ def import_module(name: str, *, where: str) -> None:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
-        what = f"module {missing!r} not found" + ("" if missing == name else f", which {name} imports")
+        what = f"module {missing!r}" + ("" if missing == name else f", which {name} imports,") + " not found"
         raise UserError(what, where=where, fix="run it from the folder the module lies in, or install it") from None
     except UserError:
         raise

@@ -82,7 +82,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "state-batch": (
         calls(language(), tokens(3, 6), state=True),
-        "a batch of 3 texts meets a state for 2; make it with state(3)",
+        "the state was made for batch 2, got batch 3; make it with state(3)",
     ),
     "pixels-channels": (
         calls(model(embed=IMAGE), torch.zeros(1, 3, 8, 8)),

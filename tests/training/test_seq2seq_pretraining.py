@@ -100,7 +100,7 @@ def test_the_command_line_says_which_span_fills_which_gap(spans: Path, tmp_path:
 
 
 def test_spans_are_decoded_with_their_sentinels_only(spans: Path) -> None:
-    tokenizer = anyformer.load(spans).words()
+    tokenizer = anyformer.load(spans).require_tokenizer()
     gaps = tokenizer.encode("<extra_id_0> cat sat <extra_id_1> <extra_id_2> mat")
     assert decode_spans(tokenizer, [*gaps, 0]) == "<extra_id_0> cat sat <extra_id_1> <extra_id_2> mat"
     assert decode_spans(tokenizer, tokenizer.encode("cat")) == "cat" and decode_spans(tokenizer, []) == ""

@@ -95,7 +95,7 @@ def test_a_third_goes_on_and_the_defaults_win_a_tie() -> None:
 @pytest.mark.quick
 def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
     data, out = write_rows(tmp_path / "rows.csv", 100, share=0.5, noise=0.5), tmp_path / "run"
-    for minutes, settings, said in ((0, {}, "no time"), (1, {"data.split.valid": 0}, "validate")):
+    for minutes, settings, said in ((0, {}, "0 minutes is outside"), (1, {"data.split.valid": 0}, "validate")):
         with pytest.raises(UserError, match=said):
             anyformer.train(data, target="y", out=out, tune=minutes, settings=settings, device="cpu", quiet=True)
         assert not out.exists()
