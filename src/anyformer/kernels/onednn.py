@@ -46,7 +46,7 @@ def linear_in_graph(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Graphs of decoding are changed by the names of torch's own functions, and exported ones have to open elsewhere.
     """
     trained = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_exporting()
-    plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
+    plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu" and type(weight) in PLAIN
     if registered and trained and plain and not torch.is_autocast_enabled("cpu"):
         y: Tensor = torch.ops.anyformer.many_rows(x, weight, bias)
         return y
