@@ -58,6 +58,7 @@ class DeviceCeilings:
     source: str
     price_source: str = ""
     host: HostTimes | None = None
+    small_products: float | None = None  # FLOPs a second of few rows and of attention, where another library does them
 
     @property
     def balance(self) -> float:

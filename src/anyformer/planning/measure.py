@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anyformer.kernels.onednn import linear
+from anyformer.kernels.onednn import is_faster, linear
 from anyformer.planning.costs import count_once
 from anyformer.planning.devices import DEVICES, DeviceCeilings, HostPace, HostTimes
 from anyformer.planning.inputs import blank_inputs
@@ -38,13 +38,14 @@ def measure_ceilings(
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     side = SIDE[place.type]
     a = torch.randn(side, side, device=place, dtype=dtype)
-    products = 2 * side**3 / fastest(lambda: linear(a, a), place, clock)
+    products, small = (2 * side**3 / fastest(by, place, clock) for by in (lambda: linear(a, a), lambda: a @ a))
     x = torch.zeros(STREAM[place.type] // 4, device=place)
     y = torch.empty_like(x)
     bandwidth = 2 * x.nbytes / fastest(lambda: y.copy_(x), place, clock)
     source = f"measured now: product of side {side}, copy of {x.nbytes >> 20} MiB"
     found = replace(base, name="measured", products=products, bandwidth=bandwidth, peak=products, price=None,
-                    price_source="give --price", source=source)  # fmt: skip
+                    price_source="give --price", source=source,
+                    small_products=small if place.type == "cpu" and is_faster() else None)  # fmt: skip
     if place.type == "cuda":  # steps are recorded there: how long Python takes does not count
         memory, title = torch.cuda.get_device_properties(place).total_memory, torch.cuda.get_device_name(place)
         return replace(found, title=title, memory=memory)

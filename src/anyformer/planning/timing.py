@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anyformer.kernels.onednn import FEWEST, SMALL
 from anyformer.planning.costs import ModelCosts
 from anyformer.planning.devices import DeviceCeilings, HostPace
-from anyformer.planning.trace import PassCost
+from anyformer.planning.trace import OpCost, PassCost
+
+BYTES = 4  # of a weight, where it matters which library multiplies
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def time_of(cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None
     """
     products = attention = traffic = launches = 0.0
     function, drawn = (0.0, 0.0) if device.host is None else (device.host.function, device.host.drawn)
-    read = device.bandwidth
+    read, small = device.bandwidth, device.small_products or device.products
     if device.host is not None:
         read = device.host.reading_rate(
             sum(count * op.weights for op, count in cost.ops.items() if op.kind == "product")
@@ -50,9 +53,10 @@ def time_of(cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None
         fused = op.kind in ("pointwise", "fourier")  # into others, but for a share
         launches += count * (device.traffic if fused else 1.0)
         if op.kind == "product":
-            products += count * (op.flops / device.products + moved) / device.share
+            rate = device.products if is_large(op) else small
+            products += count * (op.flops / rate + moved) / device.share
         elif op.kind == "attention":
-            attention += count * max(op.visible / (device.products * device.attention), moved)
+            attention += count * max(op.visible / (small * device.attention), moved)
             attention += count * (op.numbers * function + op.drawn * drawn)
         else:  # a Fourier transform is bound by memory too
             traffic += count * (moved * device.traffic + op.numbers * function)
@@ -60,6 +64,11 @@ def time_of(cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None
     if pace is not None:  # a CPU works and dispatches in turn
         waits = (cost.launches + cost.beside) * pace.operation + cost.calls * pace.call
     return PassTime(products, attention, traffic, waits)
+
+
+def is_large(op: OpCost) -> bool:
+    """Whether a product has the rows and the size from which `kernels/onednn.py` takes it."""
+    return op.flops >= 2 * SMALL and op.flops >= FEWEST * 2 * op.weights / BYTES
 
 
 def time_use(cost: PassCost, device: DeviceCeilings) -> PassTime:
