@@ -90,7 +90,7 @@ class CaptureBase(ABC):
         if head is None:
             return found
         if not 0 <= head < site.heads:
-            raise UserError(f"there is no head {head}", where=site.label, fix=f"use 0 to {site.heads - 1}")
+            raise UserError(f"head {head} is out of range", where=site.label, fix=f"use 0 to {site.heads - 1}")
         return found[head]
 
     # ------------------------------------------------------------ pictures
