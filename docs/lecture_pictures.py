@@ -14,7 +14,7 @@ import contextlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from anyformer.inspection.canvas import Drawing, Label, Mark, Pixels
 from anyformer.inspection.filters import tile_filters
 from anyformer.inspection.grid import TYPE
 from anyformer.inspection.positions import PositionSizes, position_arrays
-from docs.lecture_drawing import EDGE, Panel, lines, matrices, scatter, signed, view
+from docs import lecture_layer_pictures as layers
+from docs import lecture_token_pictures as tokens
+from docs.lecture_drawing import EDGE, Names, Panel, lines, matrices, scatter, signed, view
 
 HERE = Path(__file__).parent
 PAGES, IMAGES = HERE / "lectures", HERE / "images" / "lectures"
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?", re.DOTALL)
-Names = Mapping[str, Any]  # what the code of a page has left behind
 
 
 @dataclass(frozen=True)
@@ -275,21 +276,36 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
     "0": {
         "gradient-reach.svg": gradient_reach, "three-attentions.svg": three_attentions, "max-margin.svg": max_margin,
         "pattern.svg": pattern, "soft-dictionary.svg": soft_dictionary, "cost-by-length.svg": cost_by_length,
-        "toeplitz.svg": toeplitz,
+        "toeplitz.svg": toeplitz, "model-parts.svg": layers.model_parts, "attention-chain.svg": layers.attention_chain,
     },
     "1": {
+        "columns.svg": layers.columns, "kernel-average.svg": layers.kernel_average,
+        "same-at-every-position.svg": layers.same_at_every_position, "tied.svg": layers.tied,
         "jacobians.svg": jacobians, "masks.svg": masks, "reversing.svg": reversing, "sinusoids.svg": sinusoids,
         "sinusoid-positions.svg": sinusoid_positions, "binary-counter.svg": binary_counter_picture,
     },
-    "2": {"vanishing.svg": vanishing, "sampling.svg": sampling, "plain.svg": plain_attention},
+    "2": {
+        "vanishing.svg": vanishing, "sampling.svg": sampling, "plain.svg": plain_attention,
+        "impulse.svg": layers.impulse, "carried.svg": layers.carried,
+        "alignments.svg": layers.alignments, "one-hot.svg": tokens.one_hot,
+        "queries-keys-values.svg": layers.queries_keys_values,
+    },
     "3": {
         "rank-collapse.svg": rank_collapse, "kv-cache.svg": kv_cache, "families.svg": families,
         "chinchilla.svg": chinchilla, "slanted.svg": slanted_triangle, "pixel-reach.svg": pixel_reach,
-        "relative.svg": relative,
+        "relative.svg": relative, "cross-weights.svg": layers.cross_weights, "bert-masking.svg": tokens.bert_masking,
+        "five-fields.svg": tokens.five_fields, "pieces.svg": tokens.pieces, "spans.svg": tokens.spans,
+        "mouse-and-cat.svg": layers.mouse_and_cat, "raw-or-weights.svg": layers.raw_or_weights,
+        "gpt2-parts.svg": layers.gpt2_parts, "all-texts.svg": layers.all_texts, "gpt2-sizes.svg": layers.gpt2_sizes,
+        "matching.svg": layers.matching, "cache-per-token.svg": layers.cache_per_token,
+        "patch-sizes.svg": tokens.patch_sizes, "table-tokens.svg": tokens.table_tokens,
     },
     "4": {
         "weights.svg": weights_and_mask, "sharpness.svg": sharpness, "receptive-field.svg": receptive_field,
-        "filters.svg": filters, "rollout.svg": rollout,
+        "filters.svg": filters, "rollout.svg": rollout, "patches.svg": tokens.patches, "shapes.svg": layers.shapes,
+        "two-orders.svg": layers.two_orders, "vit-shapes.svg": tokens.vit_shapes, "recap.svg": layers.recap,
+        "overview.svg": layers.overview, "embedding.svg": tokens.embedding, "step-by-step.svg": layers.step_by_step,
+        "mlp-shapes.svg": layers.mlp_shapes, "window-memory.svg": layers.window_memory,
     },
 }  # fmt: skip
 
