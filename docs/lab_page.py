@@ -44,7 +44,8 @@ The figures below are of the small form, of three minutes at most on two cores: 
 million parameters. They were measured on a CPU with torch {torch}. A claim that needs a large model can fail here and
 be true there; one that holds here holds for models anybody can train. In parentheses: the lowest and highest of
 the seeds. The verdict of the full form is given where that was run too. *Took* are the seconds of one core that all
-measurements of the small form took.
+measurements of the small form took. What a paper or a slide says, what came out here and why the verdict is what it is
+stands under each claim's own heading, to which its line below leads.
 """
 
 
@@ -62,10 +63,9 @@ def render(
     ]
     if missing:
         parts += ["", f"Not measured since their code changed: {', '.join(missing)}."]
-    parts += ["", "| claim | lecture | quoted | measured here | verdict | full form | took |", f"|{7 * '---|'}"]
+    parts += ["", "| claim | lecture | verdict | full form | took |", f"|{5 * '---|'}"]
     parts += [
-        f"| [{run.claim.claim}](#{run.claim.name}) | {run.claim.lecture} | {cell(run.claim.quoted)} | "
-        f"{cell(run.finding.measured)} | {run.finding.verdict.value} | "
+        f"| [{cell(run.claim.claim)}](#{run.claim.name}) | {linked(run.claim.lecture)} | {run.finding.verdict.value} | "
         f"{fuller[run.claim.name].finding.verdict.value if run.claim.name in fuller else ''} | {took(run)} |"
         for run in runs
     ]
@@ -75,6 +75,16 @@ def render(
         drawn |= {name: draw(plot) + "\n" for name, plot in zip(names, run.finding.plots, strict=True)}
         parts += ["", *section(run, names, fuller.get(run.claim.name))]
     return "\n".join(parts) + "\n", drawn
+
+
+def linked(lectures: str) -> str:
+    """Lectures by their numbers, each a link to its page.
+
+    >>> linked("L0, L2")
+    '[0](lectures/0-transformers.md), [2](lectures/2-from-recurrence.md)'
+    """
+    pages = {f"L{page.name[0]}": page.name for page in LECTURES.glob("[0-9]-*.md")}
+    return ", ".join(f"[{name[1:]}](lectures/{pages[name]})" for name in lectures.split(", "))
 
 
 def took(run: ClaimRun) -> str:

@@ -171,8 +171,7 @@ def lines(
         for name, curve in curves.items()
     }
     drawn = draw_plot(Plot(title, across, up, made, log_across=log_across, log_up=log_up))  # type: ignore[arg-type]
-    sized = drawn.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)
-    return sized.replace("<style>", '<rect width="100%" height="100%" fill="#ffffff"/><style>', 1)  # for dark pages
+    return drawn.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)
 
 
 def view(capture: Any, name: str, **chosen: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anyformer import preset
@@ -89,7 +91,7 @@ def vit_shapes(names: Names) -> str:
 def five_fields(names: Names) -> str:
     rows: dict[str, list[str]] = {"": ["embedding", "stack", "head"]}
     for name in ("gpt2", "bert-base", "vit-b16", "ft-transformer", "ast-base"):
-        spec = preset(name)
+        spec: Any = preset(name)
         rows[name] = [type(spec.embed).__name__, f"{spec.stack.depth} blocks", type(spec.head).__name__]
     return boxes("Five fields, one architecture", rows, wide=96, arrows=True)
 

@@ -107,3 +107,31 @@ def test_a_picture_of_another_claim_is_noticed() -> None:
     assert misplaced(there.replace("kv-cache-1", "kv-cache-99")) == ["../images/lab/kv-cache-99.svg"]
     assert misplaced(there + "![x](../images/lab/sinusoids-1.svg)\n") == ["../images/lab/sinusoids-1.svg"]
     assert misplaced(there.replace("![x]", "[x]")) == ["kv-cache: no picture"]
+
+
+# ---------------------------------------------------------------- light and dark pages
+
+
+def has_white_ground(svg: str) -> bool:
+    """Whether the first thing drawn is a white rectangle over all of it; dark type on a dark page cannot be read."""
+    found = re.search(r"<(rect|line|path|text|image|circle)\b([^>]*)>", svg)
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    if found is None or size is None or found[1] != "rect" or 'fill="#ffffff"' not in found[2]:
+        return False
+    wide, high = (re.search(rf'\b{name}="([^"]+)"', found[2]) for name in ("width", "height"))
+    return bool(wide and high and wide[1] in ("100%", size[1]) and high[1] in ("100%", size[2]))
+
+
+@pytest.mark.parametrize("folder", [IMAGES, CLAIMS], ids=lambda folder: folder.name)
+def test_pictures_can_be_read_on_dark_pages(folder: Path) -> None:
+    pictures = sorted(folder.glob("*.svg"))
+    assert len(pictures) > 40
+    assert [path.name for path in pictures if not has_white_ground(path.read_text(encoding="utf-8"))] == []
+
+
+def test_a_picture_without_ground_is_noticed() -> None:
+    svg = '<svg viewBox="0 0 64 34"><rect width="64" height="34" fill="#ffffff"/><text>a</text></svg>'
+    assert has_white_ground(svg) and has_white_ground(svg.replace('"64" height="34"', '"100%" height="100%"'))
+    assert not has_white_ground(svg.replace('width="64"', 'width="32"'))
+    assert not has_white_ground(svg.replace("#ffffff", "none"))
+    assert not has_white_ground(svg.replace("<rect", "<text>a</text><rect"))

@@ -41,7 +41,7 @@ def draw(plot: Plot) -> str:
     points = [point for line in plot.lines.values() for point in line]
     across = scale_of([x for x, _ in points], LEFT, RIGHT, log=plot.log_across)
     up = scale_of([y for _, y in points], BOTTOM, TOP, log=plot.log_up)
-    inside = [tag("style", STYLE)]
+    inside = [tag("rect", width=WIDTH, height=HEIGHT, fill="#ffffff"), tag("style", STYLE)]  # its type is dark
     for value in axis_ticks(up):
         inside.append(tag("line", x1=LEFT, x2=RIGHT, y1=up(value), y2=up(value), class_="grid"))
         inside.append(label(LEFT - 8, up(value) + 4, tick_word(value), anchor="end"))
