@@ -214,3 +214,20 @@ def model_parts(names: Names) -> str:
             for part, word in words.items()
         }
     return bars("The small model of the page", "parameters of the blocks", rows)
+
+
+def memory_alone(names: Names) -> str:
+    rows = [f"token {i}" for i in range(4)]
+    return signed_row(*(
+        Panel(name, logits[0, :, :20].detach().numpy(), named, across="20 of 512 words", down="", side=10)
+        for (name, logits), named in zip(names["from_memory"].items(), (rows, (), ()), strict=True)
+    ), title="Logits from the memory")  # fmt: skip
+
+
+def answers(names: Names) -> str:
+    """Which outputs an answer reads, by its gradient; of the heads the ones that differ."""
+    shown = {name: names["reads"][name] for name in ("Pooled (first)", "Pooled (mean)", "TokenHead")}
+    return matrices(*(
+        Panel(name, (sizes / sizes.max()).numpy(), down="answer" if len(sizes) > 1 else "", across="output", side=153)
+        for name, sizes in shown.items()
+    ))  # fmt: skip

@@ -277,6 +277,7 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
         "gradient-reach.svg": gradient_reach, "three-attentions.svg": three_attentions, "max-margin.svg": max_margin,
         "pattern.svg": pattern, "soft-dictionary.svg": soft_dictionary, "cost-by-length.svg": cost_by_length,
         "toeplitz.svg": toeplitz, "model-parts.svg": layers.model_parts, "attention-chain.svg": layers.attention_chain,
+        "memory-alone.svg": layers.memory_alone,
     },
     "1": {
         "columns.svg": layers.columns, "kernel-average.svg": layers.kernel_average,
@@ -304,6 +305,7 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
         "weights.svg": weights_and_mask, "sharpness.svg": sharpness, "receptive-field.svg": receptive_field,
         "filters.svg": filters, "rollout.svg": rollout, "patches.svg": tokens.patches, "shapes.svg": layers.shapes,
         "two-orders.svg": layers.two_orders, "vit-shapes.svg": tokens.vit_shapes, "recap.svg": layers.recap,
+        "kinds.svg": tokens.kinds, "answers.svg": layers.answers,
         "overview.svg": layers.overview, "embedding.svg": tokens.embedding, "step-by-step.svg": layers.step_by_step,
         "mlp-shapes.svg": layers.mlp_shapes, "window-memory.svg": layers.window_memory,
     },

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer import preset
+from anyformer import Seq2Seq, Streams, preset
 from anyformer.inspection.canvas import HAIR, SOFT, Drawing, Label, Mark, Pixels, Rectangle, Stroke
 from anyformer.inspection.grid import TYPE
 from anyformer.inspection.position_pictures import coloured
@@ -125,3 +125,14 @@ def one_hot(names: Names) -> str:
         Panel("gradient of E", names["E"].grad.numpy(), ids, across="4 channels", down="", side=16),
         title="Looking up two words",
     )
+
+
+def kinds(names: Names) -> str:
+    """The embedding and the head of each kind of model of the page."""
+    rows: dict[str, list[str]] = {"": ["read by", "answered by"]}
+    for kind, name in names["kinds"].items():
+        spec: Any = preset(name)
+        read = [spec.encoder] if isinstance(spec, Seq2Seq) else [spec]
+        read = [spec.first, spec.second] if isinstance(spec, Streams) else read
+        rows[kind] = [" and ".join(type(part.embed).__name__ for part in read), type(spec.head).__name__]
+    return boxes("Sequences in, sequences out", rows, wide=130, arrows=True)

@@ -16,12 +16,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IMAGE = re.compile(r"!\[[^]]+\]\(([^)\s]+)\)")
 VERDICT = re.compile(r"<!-- verdict: ([a-z0-9-]+) -->(.*?)<!-- /verdict -->", re.DOTALL)
 RELATION = re.compile(r"[=≈→←~]|sees")
-# What a section may lack, and why: it has been drawn where it is linked to, or its code prints a table of shapes.
-EXCEPTIONS = {
-    ("0", "8. What about the decoder?"): {"picture"},  # lecture 1, section 9, draws it for a trained model
-    ("4", "1. Sequences in, sequences out"): {"picture"},  # a list of tasks
-    ("4", "12. Output transformations"): {"picture"},  # a table of shapes
-}
+EXCEPTIONS: dict[tuple[str, str], set[str]] = {}  # ("4", "12. A heading"): {"picture"}, with the reason; none today
 
 
 def sections(text: str) -> dict[str, str]:
