@@ -89,7 +89,7 @@ def test_another_drawing_is_noticed() -> None:
 
 def test_every_picture_is_shown_and_small() -> None:
     shown = {(page.parent / name).resolve() for page in EVERY for name in IMAGE.findall(page.read_text("utf-8"))}
-    shown = {path for path in shown if path.parent != CLAIMS.resolve()}  # tests/docs/test_lab_page.py
+    shown = {path for path in shown if path.parent != CLAIMS.resolve()}  # those: test_lectures_sections.py
     there = {path.resolve() for path in IMAGES.iterdir()}
     assert shown == there == {(IMAGES / name).resolve() for made in PICTURES.values() for name in made}
     sizes = [path.stat().st_size for path in there]
