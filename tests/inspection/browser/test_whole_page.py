@@ -33,6 +33,27 @@ def saved(page, word):
     return waiting.value.path().read_bytes()
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+DRAWN = {"svg", "title", "g", "rect", "text", "tspan", "image", "path", "line", "circle", "polyline", "polygon"}
+# What stands in the panel, piece by piece in its order, without the names of what one uses.
+WRITTEN = """panel => [...panel.querySelectorAll('.token, .name, .figure, .thumb, .soft, h3, td, th, math, svg text')]
+    .filter((each) => each.checkVisibility() && !each.closest('.controls, .control, .unseen')
+        && !each.querySelector('button, input, .unseen')).map((each) => each.textContent)"""
+
+
+def drawn(text):
+    """The texts of a drawing, which holds vectors and pictures alone and is as large as it says."""
+    root = ElementTree.fromstring(text)
+    assert {node.tag.removeprefix(SVG) for node in root.iter()} <= DRAWN
+    width, height = float(root.get("width")), float(root.get("height"))
+    assert root.get("viewBox") == f"0 0 {width:g} {height:g}" and min(width, height) > 100
+    return ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+
+
+def packed(text):
+    return "".join(text.split())
+
+
 def same(cell, shown):
     """Whether a cell of a CSV file is what the page shows, a number to six digits, a text perhaps cut."""
     try:
@@ -58,8 +79,11 @@ def test_every_view_is_exported_as_picture_drawing_and_table(kind, page_of, page
         page.evaluate("hash => { location.hash = hash; }", f"view={name}&site=0")
         page.wait_for_selector(f"#views button[aria-current=page][data-focus=view-{name}]", state="attached")
         settled(page)
-        text = "".join(ElementTree.fromstring(saved(page, "SVG")).itertext())
+        drawing = saved(page, "SVG")
+        text = ElementTree.fromstring(drawing).findtext(f"{SVG}title")
         assert page.inner_text("h1.brand").partition(" · anyformer")[0] in text and "anyformer" in text, name
+        written, whole = page.locator(".drawing").evaluate(WRITTEN), packed("".join(drawn(drawing)))
+        assert len(written) > 2 and all(packed(each) in whole for each in written), name
         picture = Image.open(io.BytesIO(saved(page, "PNG"))).convert("RGB")
         assert picture.getpixel((2, 2)) == (255, 255, 255) and len(picture.getcolors(1 << 24)) > 20, name
         file = list(csv.reader(io.StringIO(saved(page, "CSV").decode())))
@@ -68,6 +92,37 @@ def test_every_view_is_exported_as_picture_drawing_and_table(kind, page_of, page
         assert len(shown) == min(len(file) - 1, 400) > 0, name
         for row, cells in zip(file[1:], shown, strict=False):
             assert all(same(cell, read) for cell, read in zip(row, cells, strict=True)), (name, row, cells)
+
+
+# Where each token's text begins and how far down it stands, from the first one.
+CHIPS = """chips => chips.map((chip) => { const range = document.createRange();
+    range.selectNodeContents(chip.firstChild);
+    const box = range.getBoundingClientRect(); return [box.left, box.bottom]; })"""
+PLACES = """(root, words) => { const at = Object.fromEntries([...root.querySelectorAll('text')].map((node) => {
+    const box = node.getBoundingClientRect(); return [node.textContent, [box.left, box.bottom, box.right]]; }));
+    return words.map((word) => at[word]); }"""
+
+
+def test_an_exported_drawing_opens_by_itself_with_every_token_in_its_place(page_of, pages, tmp_path):
+    page = page_of("gpt", "remove", site=1)
+    chips = page.locator(".drawing .token")
+    shown, words = chips.evaluate_all(CHIPS), chips.all_text_contents()
+    (tmp_path / "view.svg").write_bytes(saved(page, "SVG"))
+    alone = pages.open((tmp_path / "view.svg").as_uri())
+    root = alone.locator("svg").first
+    found = root.evaluate(PLACES, words)
+    assert len(words) == 7 and words[1] == "·old"
+    for (left, bottom), (x, y, right) in zip(shown, found, strict=True):
+        assert x - found[0][0] == pytest.approx(left - shown[0][0], abs=1)
+        assert y - found[0][1] == pytest.approx(bottom - shown[0][1], abs=1)
+        assert 0 < x < right < float(root.get_attribute("width"))
+    picture = Image.open(io.BytesIO(alone.screenshot())).convert("RGB")
+    assert picture.getpixel((2, 2)) == (255, 255, 255) and len(picture.getcolors(1 << 24)) > 20
+    accent = (31, 95, 191)
+    assert accent in {colour for _, colour in picture.getcolors(1 << 24)}  # the frame of the selected token
+    root.evaluate("root => { for (const node of root.querySelectorAll(':scope > *')) node.remove(); }")
+    blank = Image.open(io.BytesIO(alone.screenshot())).convert("RGB")
+    assert len(blank.getcolors(1 << 24)) == 1  # control: without its parts nothing is drawn
 
 
 # Tabs from the body until the focus leaves the page; what was reached, what of it showed no focus, and what was not.

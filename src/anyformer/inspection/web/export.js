@@ -1,80 +1,177 @@
-// A view as a file: svgOf(panel, caption) and pngOf(panel, caption) draw what the panel shows on white; csvOf(columns, rows);
-// save(name, content, type) hands it to the browser's downloads.
+// A view as a file: drawings, pictures and tables; see README.md.
 
 import { h, svg } from "look/element";
 
 const FONT = ["font-family", "font-size", "font-weight", "font-style"];
-const KEPT = ["display", "position", "inset", "top", "left", "right", "bottom", "width", "height", "min-width", "max-width", "min-height", "margin", "padding", "box-sizing",
-  "grid-template-columns", "grid-template-rows", "grid-column", "gap", "flex-wrap", "flex-direction", "flex", "align-items", "justify-content", "justify-items", "color", "background-color",
-  "border-top", "border-right", "border-bottom", "border-left",  "border-radius", "border-collapse", ...FONT, "font-variant-numeric", "line-height", "text-align", "text-transform", "white-space", "overflow", "text-overflow", "vertical-align", "opacity", "transform", "list-style", "letter-spacing"];
-const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill-opacity", ...FONT, "text-anchor", "opacity", "white-space"];
+const PLACE = /^([xy][12]?|c[xy]|r[xy]?|d[xy]?|points|width|height|transform)$/;
+// How a shape is drawn that does not say: only what differs is written.
+const USUAL = { "stroke-width": "1", "stroke-dasharray": "none", "stroke-linejoin": "miter", "text-anchor": "start", opacity: "1" };
+const MARGIN = 16;
 
-// What one uses, not what one reads: left out of a picture.
-const CONTROL = ".control, button:not(.token):not(.thumb):not(.name), select, input, textarea, .unseen";
+const round = (value) => Math.round(value * 100) / 100;
 
-const copyOf = (node) => {
-  if (node.nodeType === Node.TEXT_NODE) return document.createTextNode(node.data);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(CONTROL) || node.hidden) return null;
-  const style = getComputedStyle(node);
-  if (style.display === "none") return null;
-  const drawn = node instanceof HTMLCanvasElement;
-  const copy = drawn ? h("img", { src: enlarged(node).toDataURL("image/png"), alt: "" }) : node.cloneNode(false);
-  copy.removeAttribute("style");
-  const inside = node instanceof SVGElement && node.ownerSVGElement;
-  for (const name of inside ? DRAWN : node instanceof SVGElement ? [...KEPT, ...DRAWN] : KEPT) {
-    const value = style.getPropertyValue(name);
-    if (value) copy.style.setProperty(name, value);
-  }
-  if (!inside) copy.style.setProperty("overflow", "visible"); // a picture does not scroll
-  // A line stays a line, also where the picture's letters are a hair wider.
-  const words = [...node.childNodes].some((child) => child.nodeType === Node.TEXT_NODE && child.data.trim());
-  if (words && !inside && node.getBoundingClientRect().height < 2 * parseFloat(style.lineHeight || "20")) copy.style.setProperty("white-space", style.whiteSpace.startsWith("pre") ? "pre" : "nowrap");
-  if (node.matches(".legend")) { copy.style.removeProperty("width"); copy.style.setProperty("flex-wrap", "nowrap"); }
-  for (const child of drawn ? [] : node.childNodes) {
-    const inner = copyOf(child);
-    if (inner) copy.append(inner);
-  }
-  return node.matches(".controls") && !copy.textContent.trim() && !copy.querySelector("img, svg") ? null : copy;
+/** A colour as attributes of a fill or a stroke: few programs that read SVG know rgba(). */
+const ink = (name, colour, opacity = 1) => {
+  const [r, g, b, a = 1] = colour.match(/[\d.]+/g) ?? [0, 0, 0, 0];
+  const seen = round(a * opacity);
+  return seen ? { [name]: `rgb(${r},${g},${b})`, [`${name}-opacity`]: seen < 1 ? seen : null } : { [name]: "none" };
 };
 
-/** How wide what is drawn really is: words, pictures and drawings, not the boxes around them. */
-const inkWidth = (panel) => {
-  const left = panel.getBoundingClientRect().left;
-  let right = 240;
-  const walk = document.createTreeWalker(panel, NodeFilter.SHOW_TEXT);
-  const range = document.createRange();
-  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-    if (node.parentElement.closest(CONTROL)) continue;
-    range.selectNodeContents(node);
-    right = Math.max(right, range.getBoundingClientRect().right - left);
+/** What is drawn with: from the panel's corner, in its font, and how far to the right and down anything reaches. */
+const penOf = (panel) => {
+  const { left, top } = panel.getBoundingClientRect();
+  const usual = getComputedStyle(panel), rises = {};
+  const measured = h("canvas", {}).getContext("2d");
+  const pen = { right: 240, bottom: 0, range: document.createRange(), x: (x) => round(x - left + MARGIN), y: (y) => round(y - top + MARGIN) };
+  pen.reach = (box) => {
+    pen.right = Math.max(pen.right, pen.x(box.right));
+    pen.bottom = Math.max(pen.bottom, pen.y(box.bottom));
+  };
+  pen.fontOf = (style) => Object.fromEntries(FONT.map((name) => [name, style.getPropertyValue(name)]).filter(([name, value]) => style === usual || value !== usual.getPropertyValue(name)));
+  /** The share of a line's box that is above its baseline. */
+  pen.rise = (style) => {
+    const font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+    measured.font = font;
+    const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = rises[font] ??= measured.measureText("x");
+    return up / (up + down);
+  };
+  pen.root = svg("svg", pen.fontOf(usual));
+  return pen;
+};
+
+/** Background, border, shadow without blur, and outline of a box. */
+const boxOf = (pen, style, box) => {
+  const parts = [], radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.height / 2);
+  const add = (x, y, width, height, look) => parts.push(svg("rect", { x: pen.x(x), y: pen.y(y), width: round(width), height: round(height), ...look }));
+  const around = (out, look) => add(box.left - out, box.top - out, box.width + 2 * out, box.height + 2 * out, { rx: radius + out > 0 && radius ? round(radius + out) : null, ...look });
+  const ring = (colour, width, out) => around(out, { fill: "none", ...ink("stroke", colour), "stroke-width": width });
+  const paper = ink("fill", style.backgroundColor);
+  if (paper.fill !== "none") around(0, paper);
+  const sides = ["top", "right", "bottom", "left"].map((side) => [parseFloat(style.getPropertyValue(`border-${side}-width`)), style.getPropertyValue(`border-${side}-color`)]);
+  const [[thick, colour]] = sides;
+  if (sides.every((side) => String(side) === String(sides[0]))) { if (thick) ring(colour, thick, -thick / 2); }
+  else {
+    sides.forEach(([wide, shade], i) => wide && add(i === 1 ? box.right - wide : box.left, i === 2 ? box.bottom - wide : box.top, i % 2 ? wide : box.width, i % 2 ? box.height : wide, ink("fill", shade)));
   }
-  for (const node of panel.querySelectorAll("canvas, svg, img, .fill, td")) right = Math.max(right, node.getBoundingClientRect().right - left);
-  return right;
+  for (const shadow of style.boxShadow.split(/,(?![^(]*\))/).reverse()) { // the first lies on top
+    const [x, y, blur, spread] = shadow.match(/-?[\d.]+(?=px)/g)?.map(Number) ?? [];
+    if (spread && !x && !y && !blur) ring(shadow.match(/rgba?\(.*?\)/)[0], spread, (shadow.includes("inset") ? -spread : spread) / 2);
+  }
+  const wide = style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth);
+  if (wide) ring(style.outlineColor, wide, parseFloat(style.outlineOffset) + wide / 2);
+  if (parts.length) pen.reach(box);
+  return parts;
+};
+
+/** Where the lines of a text begin and end, without the spaces around them. */
+const linesOf = ({ range }, node) => {
+  const lines = [];
+  let at = 0, top = NaN;
+  for (const letter of node.data) {
+    const from = at;
+    at += letter.length;
+    range.setStart(node, from);
+    range.setEnd(node, at);
+    const box = letter.trim() && range.getClientRects()[0];
+    if (!box) continue;
+    if (Math.abs(box.top - top) < 2) lines.at(-1)[1] = at;
+    else lines.push([from, at]);
+    top = box.top;
+  }
+  return lines;
+};
+
+const textOf = (pen, node) => {
+  const { range } = pen, parent = node.parentElement, style = getComputedStyle(parent);
+  const edge = /right|end/.test(style.textAlign) ? 1 : style.textAlign === "center" ? 0.5 : 0;
+  return linesOf(pen, node).map(([from, to]) => {
+    const text = node.data.slice(from, to);
+    range.setStart(node, from);
+    range.setEnd(node, to);
+    // In a formula a name of one letter is slanted, and a bracket as high as what is in it.
+    const look = parent.localName === "mi" && to - from === 1 ? { "font-family": "serif", "font-style": "italic" } : {};
+    let box = range.getBoundingClientRect(), high = 1;
+    if (parent.localName === "mo" && /[()]/.test(text)) {
+      const whole = parent.getBoundingClientRect();
+      high = whole.height / box.height;
+      box = whole;
+    }
+    pen.reach(box);
+    const x = pen.x(box.left + edge * box.width), y = pen.y(box.top + box.height * pen.rise(style));
+    return svg("text", { ...(high > 1 ? { transform: `translate(${x} ${y}) scale(1 ${high})` } : { x, y }), "text-anchor": [null, "middle", "end"][2 * edge],
+      ...ink("fill", style.color), ...pen.fontOf(style), ...look }, style.whiteSpace.startsWith("pre") ? text : text.replace(/\s+/g, " "));
+  });
+};
+
+/** The line of a fraction or of a root in a formula. */
+const ruleOf = (pen, node, box) => {
+  if (!/^m(frac|sqrt)$/.test(node.localName)) return [];
+  const [first, second] = [...node.children].map((child) => child.getBoundingClientRect());
+  const x = pen.x(box.left), middle = second && pen.y((first.bottom + second.top) / 2), foot = pen.y(first.bottom), head = pen.y(box.top) + 1, turn = pen.x(first.left) - 1;
+  const d = second ? `M${x} ${middle}` : `M${x} ${(foot + head) / 2}L${(x + turn) / 2} ${foot}L${turn} ${head}`;
+  return [svg("path", { d: `${d}H${pen.x(box.right)}`, fill: "none", ...ink("stroke", getComputedStyle(node).color) })];
 };
 
 /** A canvas of one pixel a cell as large as it is shown, twice: pictures in a picture are smoothed, and cells have edges. */
-const enlarged = (canvas) => {
-  const box = canvas.getBoundingClientRect();
+const pictureOf = (pen, canvas, box) => {
   const by = Math.max(1, Math.round((2 * box.width) / canvas.width), Math.round((2 * box.height) / canvas.height));
   const large = h("canvas", { width: canvas.width * Math.min(by, 64), height: canvas.height * Math.min(by, 64) });
-  const pen = large.getContext("2d");
-  pen.imageSmoothingEnabled = false;
-  pen.drawImage(canvas, 0, 0, large.width, large.height);
-  return large;
+  const brush = large.getContext("2d");
+  brush.imageSmoothingEnabled = false;
+  brush.drawImage(canvas, 0, 0, large.width, large.height);
+  const image = svg("image", { x: pen.x(box.left), y: pen.y(box.top), width: round(box.width), height: round(box.height), preserveAspectRatio: "none" });
+  image.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", large.toDataURL("image/png")); // the older name, which all know
+  pen.reach(box);
+  return image;
 };
 
-/** The panel as an SVG text: its own vector parts stay vectors, canvases become pictures inside. */
+/** A drawing of the page, or a part of one, with what the style sheet says written into it. */
+const tracedOf = (pen, node) => {
+  const style = getComputedStyle(node);
+  if (style.display === "none") return null;
+  const whole = node.localName === "svg", shape = !whole && node.localName !== "g";
+  const look = whole ? {} : Object.fromEntries([...node.attributes].filter(({ name }) => PLACE.test(name)).map(({ name, value }) => [name, value]));
+  if (whole) {
+    const { a, b, c, d, e, f } = node.getScreenCTM();
+    look.transform = `matrix(${a} ${b} ${c} ${d} ${pen.x(e)} ${pen.y(f)})`;
+  }
+  for (const [name, usual] of Object.entries(USUAL)) {
+    const value = style.getPropertyValue(name).replaceAll("px", "");
+    if ((shape || name === "opacity") && value !== usual) look[name] = value;
+  }
+  if (shape) {
+    Object.assign(look, ink("fill", style.fill, style.fillOpacity), ink("stroke", style.stroke, style.strokeOpacity), node.closest("text") && pen.fontOf(style));
+    pen.reach(node.getBoundingClientRect());
+  }
+  return svg(whole ? "g" : node.localName, look, [...node.childNodes].map((child) => child.data ?? tracedOf(pen, child)));
+};
+
+const draw = (pen, node, into) => {
+  if (node.nodeType === Node.TEXT_NODE) into.append(...textOf(pen, node));
+  if (node.nodeType !== Node.ELEMENT_NODE) return;
+  const style = getComputedStyle(node), box = node.getBoundingClientRect();
+  if (style.display === "none") return;
+  if (style.opacity < 1) into = into.appendChild(svg("g", { opacity: style.opacity }));
+  if (node.localName === "svg") { into.append(tracedOf(pen, node)); return; }
+  for (const each of node.getClientRects()) into.append(...boxOf(pen, style, each));
+  if (node.localName === "canvas") into.append(pictureOf(pen, node, box));
+  into.append(...ruleOf(pen, node, box));
+  for (const child of node.childNodes) draw(pen, child, into);
+};
+
+/** The panel as an SVG text. It is set for paper (look.css), and is not of use afterwards. */
 export const svgOf = (panel, caption) => {
-  const box = panel.getBoundingClientRect();
-  const width = Math.ceil(Math.max(inkWidth(panel), Math.min(box.width, caption.length * 6.5))) + 32;
-  const copy = copyOf(panel);
-  for (const name of ["width", "height", "min-height", "max-width", "margin"]) copy.style.removeProperty(name);
-  const body = h("div", { xmlns: "http://www.w3.org/1999/xhtml", style: { background: "#ffffff", padding: "16px", width: `${width}px`, "box-sizing": "border-box" } },
-    copy, h("p", { style: { font: "12px system-ui, sans-serif", color: "#5d636c", margin: "16px 0 0" } }, caption));
-  document.body.append(body); // measured once as it will stand: without controls it is less high than the panel
-  const height = Math.ceil(body.getBoundingClientRect().height);
-  const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` },
-    svg("title", {}, caption), svg("rect", { width, height, fill: "#ffffff" }), svg("foreignObject", { width, height }, body));
+  panel.classList.add("paper");
+  for (const input of panel.querySelectorAll(".steps [type=number]")) input.replaceWith(input.value);
+  for (const row of panel.querySelectorAll(".controls")) if (!row.innerText.trim() && !row.querySelector("canvas, svg")) row.remove();
+  panel.append(h("p", { class: "caption" }, caption));
+  panel.style.width = `${panel.scrollWidth}px`;
+  const pen = penOf(panel), { root } = pen;
+  for (const child of panel.childNodes) draw(pen, child, root);
+  const width = Math.ceil(pen.right) + MARGIN, height = Math.ceil(pen.bottom) + MARGIN;
+  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) root.setAttribute(name, value);
+  root.setAttributeNS("http://www.w3.org/XML/1998/namespace", "xml:space", "preserve");
+  root.prepend(svg("title", {}, caption), svg("rect", { width, height, fill: "#ffffff" }));
   return { text: new XMLSerializer().serializeToString(root), width, height };
 };
 
