@@ -21,6 +21,8 @@ KEYS = (
     ("previous, next head", "{", "}"),
     ("move the cell (in a map)", "\u2190\u2191", "\u2192\u2193"),
     ("nearer, farther, all (in a large map)", "+", "\u2212", "0"),
+    ("first, last key of the row (in a map)", "Home", "End"),
+    ("the cell step by step (in a map)", "Enter"),
     ("find a token", "/"),
     ("scale: square root, linear, log", "c"),
     ("numbers in the cells", "n"),
@@ -63,8 +65,9 @@ def view_entry(name: str, module: Any, capture: Capture) -> dict[str, Any]:
     why = module.applies(capture)
     tour = getattr(module, "TOUR", None)  # its place in the walk through the page, and what is said there
     notes = getattr(module, "NOTES", {})  # what it explains beside its pictures
+    claim = getattr(module, "CLAIM", None)  # of the lectures about it: `anyformer lab run` measures it
     return {"name": name, "title": module.TITLE, "read": module.READ, "applies": why is None, "why": why or "",
-            "tour": tour, "notes": notes}  # fmt: skip
+            "tour": tour, "notes": notes, "claim": claim}  # fmt: skip
 
 
 def trust_of_page(capture: Capture) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import pytest
 from PIL import Image
 
 from anyformer.inspection.manifest import KEYS, manifest_of
+from anyformer.inspection.views import views
+from anyformer.lab.catalogue import all_claims
 from tests.inspection.browser.test_views import violations
 
 
@@ -55,8 +57,8 @@ def test_every_key_of_the_list_does_something(page_of, settled):
     """Each key that the dialog names is taken by the page or by the map that has the focus."""
     page = page_of("gpt", site=0, head=0)
     named = {"\u2190\u2191": ["ArrowLeft", "ArrowUp"], "\u2192\u2193": ["ArrowRight", "ArrowDown"],
-             "Esc": ["Escape"], "+": [], "\u2212": [], "0": []}  # fmt: skip
-    # The last three are those of large maps: test_zoom.py presses them.
+             "Esc": ["Escape"], "+": [], "\u2212": [], "0": [], "Enter": []}  # fmt: skip
+    # Three of the last are those of large maps: test_zoom.py presses them. Enter leaves the map: see below.
     # A dialog of the key before may have opened after it was closed.
     taken = """key => { document.querySelector('dialog[open]')?.close(); document.querySelector('.field').focus();
         const event = new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true });
@@ -114,6 +116,50 @@ def test_a_cell_leads_to_its_steps(page_of, settled):
     found = selection(page)
     assert page.inner_text("h2") == "Step by step" and page.locator(".state").count() == 0
     assert (found["site"], found["head"], found["query"], found["key"]) == ("1", "2", "5", "1")
+
+
+def test_enter_and_a_double_click_open_the_steps_of_a_cell(page_of, settled):
+    page = page_of("gpt", site=1, head=2, query=4, key=1)
+    page.focus(".field")
+    press(page, settled, "ArrowDown", "Enter")
+    found = selection(page)
+    assert page.inner_text("h2") == "Step by step"
+    assert (found["head"], found["query"], found["key"]) == ("2", "5", "1")
+    page.go_back()
+    settled(page)
+    size = page.locator(".field").bounding_box()["width"] / 7
+    there = {"x": 0.5 * size, "y": 3.5 * size}
+    page.locator(".field").click(position=there)  # control: one click selects and stays
+    settled(page)
+    assert page.inner_text("h2") == "Attention map" and selection(page)["query"] == "3"
+    page.locator(".field").dblclick(position=there | {"x": 2.5 * size})
+    settled(page)
+    found = selection(page)
+    assert page.inner_text("h2") == "Step by step" and (found["query"], found["key"]) == ("3", "2")
+
+
+def test_a_hovered_row_colours_the_tokens(page_of, capture_of):
+    page = page_of("gpt", site=0, head=0, query=6, key=4)
+    values = page.locator(".drawing .token .value")
+    weights = capture_of("gpt").weights(0)[0]
+    assert values.all_inner_texts() == [f"{float(weight):.3g}".ljust(5, "0") for weight in weights[6]]
+    size = page.locator(".field").bounding_box()["width"] / 7
+    page.locator(".field").hover(position={"x": 0.5 * size, "y": 2.5 * size})
+    assert page.locator(".drawing h3").inner_text() == 'Where "dog" reads'
+    assert [float(text) for text in values.all_inner_texts()] == pytest.approx(weights[2, :3].tolist(), abs=5e-4)
+    page.hover("h2")
+    assert page.locator(".drawing h3").inner_text() == 'Where "boy" reads' and values.count() == 7
+
+
+def test_a_view_names_its_claim_of_the_lectures(page_of, settled):
+    claims = {name: getattr(module, "CLAIM", None) for name, module in views().items()}
+    named = {name: claim for name, claim in claims.items() if claim}
+    assert len(named) >= 9 and set(named.values()) <= set(all_claims())
+    page = page_of("gpt", "steps")
+    assert page.inner_text(".claim").endswith("anyformer lab run softmax-scale")
+    page.locator("[data-focus=view-lens]").click()
+    settled(page)
+    assert claims["lens"] is None and page.locator(".claim").count() == 0  # control: nothing is said of others
 
 
 def test_letters_change_scale_numbers_and_sink(page_of, settled):

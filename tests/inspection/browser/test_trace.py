@@ -58,6 +58,25 @@ def test_the_sliders_renormalise_as_python_does_without_asking_the_server(page_o
     assert not asked
 
 
+CORNERS = "path => path.getAttribute('d').match(/[ML][^ML]+/g).map(each => Number(each.slice(1).split(' ')[1]))"
+
+
+def test_the_time_of_each_written_token_is_drawn(page_of):
+    page = page_of("gpt", "trace")
+    chart = page.get_by_role("img", name="Time that each written token took")
+    heights = chart.locator("path.curve").evaluate(CORNERS)
+    times = [float(row[8].replace("\u2212", "-")) for row in exact_rows(page) if row[8]]
+    assert len(heights) == len(times) == 16
+    top, bottom = min(heights), chart.locator("line.axis").evaluate("line => Number(line.getAttribute('y1'))")
+    shares = [(bottom - height) / (bottom - top) for height in heights]
+    assert shares == pytest.approx([time / max(times) for time in times], abs=0.01)
+
+
+def test_a_text_that_was_only_read_has_no_times(page_of):
+    page = page_of("gpt", "trace", new=0)
+    assert page.locator(".chart").count() == 1 and page.locator("h3", has_text="Milliseconds").count() == 0
+
+
 def test_another_temperature_stays_in_the_address(page_of, settled):
     page = page_of("gpt", "trace")
     page.locator("input[data-focus=option-temperature]").focus()

@@ -23,6 +23,7 @@ READ = (
     "A row is a target token as it is written, a column a source token. The stronger a cell, the more the decoder "
     "looked there to write it."
 )
+CLAIM = "bahdanau-alignment"
 TOUR = (4, "Cross-attention. Which part of the source each written word looks at.")
 WINDOW = 256  # target tokens in one answer
 

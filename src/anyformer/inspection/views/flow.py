@@ -22,6 +22,7 @@ READ = (
     "The stream is what all layers add to. The chart shows how long it is and how much each branch adds; "
     "the diagram shows one block, where its norms stand and what its parts cost."
 )
+CLAIM = "residual-and-norm"
 NOTES = {
     "mixer": "How much output t (row) changes with input s (column): the mixer moves information between tokens.",
     "alone": "The feed-forward network changes each token by itself: all but the diagonal is exactly 0.",

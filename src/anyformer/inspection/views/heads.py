@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TITLE = "Heads"
 READ = "One small map a head, layers downward, all in one range of colours; open one to see it large."
+CLAIM = "head-count"
 TOUR = (2, "Every head at a glance. Sort them by what they do, and open one that looks interesting.")
 NOTES = {
     "sizes": "These heads have maps of different sizes: choose heads of one kind of layer.",

@@ -20,6 +20,7 @@ READ = (
     "The strength of the colour on a patch is the weight that the chosen token gives it. "
     "Move to a patch to see where it looks itself."
 )
+CLAIM = "receptive-field"
 TOUR = (5, "The image. Where a patch, or the class token, looks.")
 PARTS = ("maps", "picture", "rows")
 MOST_ROWS = 2**20  # weights sent at once for moving over the patches: one byte each

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TITLE = "Attention map"
 READ = "Each row is a query and shows where it reads: the stronger a cell, the more it takes of that key's value."
+CLAIM = "soft-dictionary"
 TOUR = (1, "The map. Each row is a token and shows where one head reads. Click a cell; the arrow keys move it.")
 NOTES = {
     "zoom": "Keys + − 0, two fingers, or the wheel on the focused map.",

@@ -22,6 +22,7 @@ READ = (
     "Attention by itself sees a set of tokens. Here is what tells it their order: the model's own kind first, "
     "the others to compare with."
 )
+CLAIM = "permutation"
 NOTES = {
     "counter": "The last bit of a counter changes with every number, the one before it half as often: "
     "sinusoids are the same idea with smooth waves.",

@@ -32,6 +32,7 @@ READ = (
     "Each number is one more pass without a head, an edge or a token: a change below 0 says that it spoke for the "
     "answer. Attention shows where information was read, not why."
 )
+CLAIM = "attention-is-no-explanation"
 TOUR = (8, "Remove. Attention shows where information was read, not why: take a head away and see what changes.")
 NOTES = {
     "grouped": " Heads that share keys and values can be pruned in whole groups, or evenly.",

@@ -20,6 +20,7 @@ READ = (
     "Each row is a key. From left to right its score with the query becomes a weight, and the weight its share of the "
     "output. Change a score, show a hidden key or leave out the square root: what follows is computed again."
 )
+CLAIM = "softmax-scale"
 TOUR = (3, "Step by step. The numbers behind one row, from the scores to the output. Change one and watch the rest.")
 NOTES = {
     "lecture": "EPFL's slide: scores 102 and 99 with D_K = 3 give 58.9 and 57.2, then .85 and .15. The slide "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TITLE = "Generation trace"
 READ = "Each token is shaded by its probability. Choose one to see what else could have come, and branch from there."
+CLAIM = "kv-cache"
 NOTES = {
     "entropy": "Entropy: how open the choice was. Surprise: −log of the token that came. Both in nats.",
 }

@@ -266,6 +266,7 @@ export const start = async (source) => {
       shown = (await draw(panel, answer, look)) ?? {};
       performance.measure("look:draw", { start: before, end: performance.now() });
       if (mine !== turn) return;
+      if (view.claim) panel.after(h("p", { class: "soft small claim" }, "A claim of the lectures about it, measured: ", h("code", {}, `anyformer lab run ${view.claim}`)));
       if (shown.summary) panel.after(h("p", { class: "summary" }, shown.summary));
       const values = exact();
       if (values) main.firstChild.append(values);

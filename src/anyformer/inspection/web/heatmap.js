@@ -57,7 +57,7 @@ export const legend = ({ range, scale = "linear", sides = "one", format = number
 };
 
 /** Cells of `w` by `t` pixels, walked by arrow keys from one tab stop: {field, under(event)}. `at` is the chosen cell, `said` its words. */
-export const walked = ({ shape: [rows, columns], w, t, size, label, focus, at, said, page = 10, pick, onHover }, ...inside) => {
+export const walked = ({ shape: [rows, columns], w, t, size, label, focus, at, said, page = 10, pick, onHover, onOpen }, ...inside) => {
   const field = h("div", { class: "field", role: "grid", "aria-label": label, "aria-rowcount": rows, "aria-colcount": columns, "aria-readonly": "true", tabindex: 0,
     "aria-activedescendant": `${focus}-cell`, data: { focus }, style: size }, inside,
   h("div", { role: "row", class: "unseen", "aria-rowindex": (at?.[0] ?? 0) + 1 },
@@ -66,16 +66,20 @@ export const walked = ({ shape: [rows, columns], w, t, size, label, focus, at, s
     const box = field.getBoundingClientRect();
     return [clamp(Math.floor((event.clientY - box.top) / t), 0, rows - 1), clamp(Math.floor((event.clientX - box.left) / w), 0, columns - 1)];
   };
-  field.addEventListener("click", (event) => pick(...under(event)));
+  field.addEventListener("click", (event) => {
+    pick(...under(event));
+    if (event.detail > 1) onOpen?.(); // the field of the first click is gone by then: there is no dblclick
+  });
   if (onHover) {
     field.addEventListener("pointermove", (event) => onHover(...under(event)));
     field.addEventListener("pointerleave", () => onHover(null));
   }
   field.addEventListener("keydown", (event) => {
-    const move = arrow(event, { page, line: columns });
-    if (!move) return;
+    const move = arrow(event, { page, line: columns }), opens = at && onOpen && event.key === "Enter";
+    if (!move && !opens) return;
     event.preventDefault();
-    pick(...(at ? [at[0] + move[0], at[1] + move[1]] : [0, 0]));
+    if (opens) onOpen();
+    else pick(...(at ? [at[0] + move[0], at[1] + move[1]] : [0, 0]));
   });
   return { field, under };
 };
@@ -99,7 +103,7 @@ const bar = (values, size, length, upright) => {
 };
 
 export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range = null, scale = "linear", sides = "one", selected = null,
-  onSelect = null, onHover = null, onZoom = null, whole = null, describe = null, announce = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
+  onSelect = null, onHover = null, onOpen = null, onZoom = null, whole = null, describe = null, announce = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
   const bounds = range ?? rangeOf(data);
   const { labels: rowLabels, start: rowStart = 0 } = rows, { labels: columnLabels, start: columnStart = 0 } = columns;
   const longest = width < 420 ? 9 : 16;
@@ -153,7 +157,7 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
     onSelect?.(i, j);
   };
   const said = !seen ? "No cell is selected" : describe ? describe(...cell(row, column)) : format(data[row * nc + column]);
-  const { field, under } = walked({ shape: [nr, nc], w, t, size, label, focus, at: seen ? [row, column] : null, said, pick,
+  const { field, under } = walked({ shape: [nr, nc], w, t, size, label, focus, at: seen ? [row, column] : null, said, pick, onOpen,
     onHover: onHover && ((r, c) => (r === null ? onHover(null) : onHover(...cell(r, c)))) }, canvas, over);
   if (onZoom) gestures(field, (event) => cell(...under(event)), (by, at) => onZoom(by, (at ?? selected ?? [rowStart, columnStart]).slice(0, 2)));
 

@@ -1,8 +1,4 @@
 // Compare: two captures. The difference of one head's maps, how far every head has moved, and both answers side by side.
-//
-// facts: names [{model, input}], same, shared, queries, keys, query_places, key_places, distances [[bits]], labels,
-// predictions [{name, first, second}], numbers (whether they are no probabilities); arrays: first, second, difference (t,s) over shared tokens; first_own, second_own
-// with every token of either, where the tokens differ.
 
 import { h } from "look/element";
 import { count, cut, number, percent, quoted, visible } from "look/format";

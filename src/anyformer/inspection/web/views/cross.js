@@ -1,5 +1,5 @@
 // Cross-attention: target by source, for one head or the mean of heads; a target under the pointer or the focus lights its
-// sources, and the alignment lists each target's strongest source. Options: heads ("mean" | "one"), scale, numbers, start, beam (1 to 4).
+// sources, and the alignment lists each target's strongest source.
 
 import { h, replace } from "look/element";
 import { buttons, isOn, knob, row, select, slider } from "look/controls";

@@ -1,6 +1,4 @@
 // The residual stream and one block of it: norms by layer, a diagram with live shapes, parameters and FLOPs.
-// Options: stack (number), group (number of a run of equal layers), part (role), token ("mean" or the selected query),
-// derivative, gates.
 
 import { h, svg } from "look/element";
 import { bars } from "look/bars";

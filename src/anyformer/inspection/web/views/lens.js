@@ -1,6 +1,5 @@
 // The logit lens: a grid of layers by positions with each layer's first choice, the ten best of one cell, and how the final
-// answer rises through the layers. Options: layer (the row looked at), norm ("0": the head reads the stream as it is),
-// start (first position of the window), position (where the selected site has other tokens).
+// answer rises through the layers.
 
 import { h } from "look/element";
 import { bars } from "look/bars";

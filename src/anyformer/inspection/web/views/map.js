@@ -114,6 +114,16 @@ export const draw = (panel, answer, look) => {
   const readout = h("p", { class: "readout" });
   const say = (r, c, value) => replace(readout, "Query ", h("b", { class: "query" }, text(queries, r)), ", key ", h("b", { class: "key" }, text(keys, c)), ": ", h("b", {}, said(value)));
   const sayMine = () => say(query, key, mine?.[across] ?? null);
+  const toSteps = !other && look.manifest.views.some(({ name: each, applies }) => each === "steps" && applies) ? () => look.select({ view: "steps" }) : null;
+  // Where one row reads, as text: of the selected query, and of the one under the pointer.
+  const asTokens = mine && drawn === "map" && look.manifest.kind !== "image" && nc <= LINES, where = h("div", {});
+  const reads = (r, row) => asTokens && !where.contains(document.activeElement) && replace(where, h("h3", {}, `Where ${text(queries, r)} reads`), tokens({ tokens: shownKeys, values: Array.from(row, (v) => (Number.isNaN(v) ? null : v)), ...style,
+    selected: key, start: facts.column, onSelect: (i) => look.select({ key: i }), label: "Keys of this query", focus: "row", numbers: nc <= 24 }));
+  let hovered = query;
+  const hover = (r) => {
+    if (r !== hovered) reads(r, r === query ? mine : rowOf({ data, shape: [nr, nc] }, r - facts.row));
+    hovered = r;
+  };
 
   if (facts.long) panel.append(minimap(answer, look, width));
   if (drawn === "lines") panel.append(lines(data, nr, nc, queries, keys, { range, query, onSelect: (i) => look.select({ query: i }), width }));
@@ -123,8 +133,8 @@ export const draw = (panel, answer, look) => {
     const part = view.zoomed ? cropped(data, nc, start, view) : data;
     panel.append(heatmap({
       data: part, shape: view.size, whole: facts.shape, ...style, selected: [query, key], onSelect: (r, c) => look.select({ query: r, key: c, ...follow(view, [r, c]) }), announce: look.announce, width,
-      onZoom: large ? zoom : null,
-      onHover: (r, c, value) => (r === null ? sayMine() : say(r, c, value)), describe: (r, c) => `query ${text(queries, r)}, key ${text(keys, c)}: ${said(valueAt(r - facts.row, c - facts.column))}`,
+      onZoom: large ? zoom : null, onOpen: toSteps,
+      onHover: (r, c, value) => { if (r === null) sayMine(); else say(r, c, value); hover(r ?? query); }, describe: (r, c) => `query ${text(queries, r)}, key ${text(keys, c)}: ${said(valueAt(r - facts.row, c - facts.column))}`,
       rows: { ...rows, start: r0 }, columns: { ...columns, start: c0 },
       numbers: isOn(look, "numbers") && tall * wide <= 4096,
       marginals: isWeights && !facts.long ? { rows: marginals.rows.slice(r0, r0 + tall), columns: marginals.columns.slice(c0, c0 + wide), rowsName: "Entropy of each row", columnsName: "Mean weight that each key gets" } : null,
@@ -133,14 +143,12 @@ export const draw = (panel, answer, look) => {
   }
   sayMine();
   if (view.zoomed && drawn === "map") panel.append(note(`Queries ${view.corner[0]} to ${view.corner[0] + view.size[0] - 1} and keys ${view.corner[1]} to ${view.corner[1] + view.size[1] - 1} of ${facts.shape.join(" by ")}. ${look.notes.zoom}`));
-  const steps = !other && look.manifest.views.some(({ name: each, applies }) => each === "steps" && applies);
-  panel.append(readout, steps ? h("p", {}, knob("Step by step for this cell", () => look.select({ view: "steps" }), { class: "link", focus: "to-steps" })) : "", h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. Lines below a fiftieth of that are left out.`)
+  panel.append(readout, toSteps ? h("p", {}, knob("Step by step for this cell", toSteps, { class: "link", focus: "to-steps" })) : "", h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. Lines below a fiftieth of that are left out.`)
     : legend({ ...style, masked: data.some(Number.isNaN), name: isWeights && !facts.long ? h("span", {}, "Bars at the right: entropy of a row; below: mean weight of a key.") : "" })));
 
-  // The row that is looked at, as text: what most people want to read.
-  if (mine && drawn === "map" && look.manifest.kind !== "image" && nc <= LINES) {
-    panel.append(h("h3", {}, `Where ${text(queries, query)} reads`), tokens({ tokens: shownKeys, values: Array.from(mine, (v) => (Number.isNaN(v) ? null : v)), ...style,
-      selected: key, start: facts.column, onSelect: (i) => look.select({ key: i }), label: "Keys of this query", focus: "row", numbers: nc <= 24 }));
+  if (asTokens) {
+    reads(query, mine);
+    panel.append(where);
   } else if (mine && drawn === "map" && isWeights) panel.append(...strongest(mine, sink === null ? facts : { column: facts.column }, keys, look, text(queries, query)));
 
   const known = isWeights && sink === null ? facts.strongest?.[0] : null; // of a long row, also beyond the window

@@ -1,5 +1,4 @@
 // Positions of every kind: maps, curves and the binary counter, with the model's own kind first; and shuffled tokens.
-// Options: scheme (the kind), length (asked of the model); picture, place, channel, distance (of the page alone); shuffle, seed.
 
 import { h } from "look/element";
 import { bars } from "look/bars";

@@ -1,8 +1,5 @@
 // Attention step by step: a spreadsheet whose rows are keys and whose columns are the steps. A changed score, mask or
 // scale runs through all later steps here, in the same order as in core/attend.py, with doubles.
-//
-// Options: step (how far the table is filled), numbering (epfl: six steps, cornell: five), convention (rows: X W,
-// columns: W^T X), from (first key of the page), example=lecture.
 
 import { append, h, replace, svg } from "look/element";
 import { number, percent, quoted, visible } from "look/format";

@@ -1,5 +1,4 @@
 // A table's columns: what the class token reads of each, what is lost when a column is shuffled, and column by column.
-// Options: row (0: all rows), sort ("attention", "empty cell", "table", "permutation"), group, layer ("mean", a number).
 
 import { h } from "look/element";
 import { bars } from "look/bars";

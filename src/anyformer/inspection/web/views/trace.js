@@ -1,6 +1,5 @@
 // The generation trace: tokens shaded by their probability, a line of entropy, and the alternatives of one token under
-// sampling settings that the page applies by itself. Options: step (the token looked at), temperature, top_k, top_p,
-// new (tokens to write), prefix and branch (ids: the text goes on from another token).
+// sampling settings that the page applies by itself.
 
 import { h, replace } from "look/element";
 import { chart } from "look/chart";
@@ -35,6 +34,7 @@ export const draw = (panel, answer, look) => {
 
   panel.append(playing(look, steps, step, go, say), chips(look, facts, step, go, probability));
   if (steps.length > 1) panel.append(entropyLine(panel, facts, all, step, go, look));
+  panel.append(latency(panel, all, step));
   panel.append(facts.scored[step] ? alternatives(look, answer, step, percent(probability(step))) : soft(unscored(facts)), note(trust(facts, all)));
 
   return {
@@ -105,6 +105,13 @@ const entropyLine = (panel, facts, all, step, go, look) => {
     chart({ series, x: { label: "position", ticks: times(Math.ceil(facts.tokens.length / every), (n) => [n * every, n * every]) },
       y: { label: "nats", range: [0, Math.max(1e-6, ...series.flatMap((each) => each.values).filter(Number.isFinite))] },
       mark: step, width: roomOf(panel, 960), height: 200, onSelect: go, label: "Entropy of each choice and surprise of each token" }));
+};
+
+/** How long each token took; the first one has the prompt in it. */
+const latency = (panel, all, step) => {
+  const known = all.times.filter(Number.isFinite);
+  return known.length < 2 ? "" : titled("Milliseconds a token", chart({ series: [{ values: all.times }], x: { label: "position" }, y: { label: "ms", range: [0, Math.max(...known)] },
+    mark: step, width: roomOf(panel, 960), height: 160, label: "Time that each written token took" }));
 };
 
 /** The tokens that could have come at one step, under the model's own numbers and under the settings of the sliders. */

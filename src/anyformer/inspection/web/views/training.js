@@ -1,8 +1,5 @@
 // Training: one head at every checkpoint of a run, its statistics over the steps, and the loss; a run that still trains is
 // followed by the bytes that its metrics have gained, every two seconds.
-//
-// facts: run, runs, steps, statistics [names], losses [{training, valid}], predictions, queries, keys, curves {name: [[x, y]]},
-// probes {name: [[x, y]]}; arrays: maps (K,t,s) u8 = 255 sqrt(weight), heads (K,H,statistics) f32.
 
 import { h, replace } from "look/element";
 import { cut, number, percent, quoted, whole } from "look/format";
