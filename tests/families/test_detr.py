@@ -124,7 +124,7 @@ def test_a_published_folder_opens_and_is_written_for_transformers(tmp_path: Path
         ({"backbone_config": {"model_type": "resnet", "layer_type": "basic"}}, "layer_type"),
         ({"backbone_config": {"model_type": "resnet", "hidden_sizes": [1, 2, 3, 4]}}, "hidden_sizes"),
         ({"backbone_config": {"model_type": "resnet", "out_features": ["stage2"]}}, "out_features"),
-        ({"backbone_config": 3}, "no object"),
+        ({"backbone_config": 3}, "is not an object"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], said: str) -> None:

@@ -116,11 +116,11 @@ def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], sai
 
 def test_what_rtdl_has_no_words_for_is_refused(tmp_path: Path) -> None:
     gpt = anyformer.preset("gpt2-tiny")
-    with pytest.raises(anyformer.UserError, match="no FT-Transformer"):
+    with pytest.raises(anyformer.UserError, match="not an FT-Transformer"):
         recipe.save_rtdl(tmp_path / "x", gpt, gpt.build(device="meta"))
     spec = ft_transformer(16, 2, 4, numbers=3)
     missing = spec.replace(embed=spec.embed.replace(missing=True))
-    with pytest.raises(anyformer.UserError, match="no FT-Transformer"):
+    with pytest.raises(anyformer.UserError, match="not an FT-Transformer"):
         recipe.save_rtdl(tmp_path / "x", missing, missing.build(seed=0))
     alone = ft_transformer(16, 2, 1, numbers=3)
     with pytest.raises(anyformer.UserError, match="no output projection"):

@@ -176,7 +176,9 @@ def test_names_of_files_that_are_nowhere_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no column to learn from") as caught:
         said(tmp_path / "rows.csv", tmp_path)
     assert any("names of images, none of which is there, such as 'pic0.png'" in line for line in caught.value.details)
-    # The control: the same few names again and again say something by themselves.
+    # The control: the same few names again and again say something by themselves, also where a folder nearby holds one.
+    images(tmp_path / "other", "cat", count=1)
+    (tmp_path / "other" / "cat" / "0.png").rename(tmp_path / "other" / "x.png")
     (tmp_path / "icons.csv").write_text(
         "icon,label\n" + "\n".join(f"{'xyz'[i % 3]}.png,{'ab'[i % 2]}" for i in range(40))
     )

@@ -49,7 +49,7 @@ def find_named_files(frame: Frame) -> Frame:
         some = spread(table.column(at))  # the first ones may all be in one of several folders
         below = [*folders_below(base, DEEP, MOST), *beside] if named else near
         holders = [each for each in below if any(os.path.isfile(base / each / (cell + ending)) for cell in some)]
-        if holders:
+        if holders and is_most_there(base, holders, some, ending):
             cells = [place(base, holders, cell, ending) for cell in table.column(at).to_pylist()]
             table = table.set_column(at, name, pa.array(cells, pa.string()))
             shown = ", ".join(each or "." for each in holders[:3]) + (" and more" if len(holders) > 3 else "")
@@ -105,3 +105,10 @@ def table_in(folder: Path) -> Path | None:
     """The only table beside the folders of a folder, which may be what names their files."""
     tables = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of_name(path.name) == "table"]
     return tables[0] if len(tables) == 1 else None
+
+
+def is_most_there(base: Path, holders: Sequence[str], names: Sequence[str], ending: str) -> bool:
+    """Whether at least half of some names are those of files; a folder nearby may hold one of them by chance."""
+    different = set(names)
+    there = sum(any(os.path.isfile(base / each / (name + ending)) for each in holders) for name in different)
+    return 2 * there >= len(different)
