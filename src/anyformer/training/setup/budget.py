@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import sizes
 from anyformer.data.sizes import Sizes
+from anyformer.kernels import onednn
 from anyformer.slots import compiles
 from anyformer.tasks import find
 from anyformer.training.distributed.parallel import Parallel
@@ -103,6 +104,8 @@ def should_compile(
     """Whether compiling pays in the `left` seconds that training would take without; says why."""
     if not has_compiler(device):
         say("compile  off: no compiler found")
+    elif device.type == "cpu" and onednn.is_faster():
+        say("compile  off: on this processor steps are as fast without (docs/benchmarks.md, On a CPU)")
     elif not (config.objective.compiles and compiles(config.model)):
         say("compile  off: a part of this model cannot be compiled")
     elif config.training.unfreeze is not None:
