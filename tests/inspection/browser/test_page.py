@@ -185,8 +185,10 @@ def test_single_letters_can_be_turned_off(page_of, settled):
 def test_finding_a_token_selects_it(page_of, capture_of, settled):
     page = page_of("gpt", query=0, key=0)
     press(page, settled, "/")
+    page.wait_for_selector("dialog[open] input:focus")  # before it letters would be keys of the page
     page.keyboard.type("young")
     page.keyboard.press("Enter")
+    page.wait_for_selector("dialog", state="detached")
     settled(page)
     young = next(i for i, token in enumerate(capture_of("gpt").axes[""].tokens) if "young" in token.text)
     assert selection(page)["query"] == str(young)
