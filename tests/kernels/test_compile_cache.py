@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from anyformer.kernels import compile_cache
 
 NOBODY = 65534
-KEPT = Path("home", ".cache", "anyformer", "compiled")
+# A folder for each width of vectors: torch would take graphs of one for those of the other.
+KEPT = Path("home", ".cache", "anyformer", "compiled", torch.backends.cpu.get_cpu_capability().lower())
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 COMPILED_WORK = """
@@ -42,7 +44,7 @@ def run(code: str, tmp: Path, *arguments: str, **extra: str) -> subprocess.Compl
     shared = tmp / "shared"
     shared.mkdir(exist_ok=True)
     shared.chmod(0o1777)
-    names = {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "OMP_NUM_THREADS", "VIRTUAL_ENV"}
+    names = {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "OMP_NUM_THREADS", "VIRTUAL_ENV", "ATEN_CPU_CAPABILITY"}
     environment = {name: value for name, value in os.environ.items() if name in names}
     environment |= {"HOME": str(tmp / "home"), "TMPDIR": str(shared), "USER": "victim", "LOGNAME": "victim", **extra}
     return subprocess.run(

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 log = logging.getLogger("anyformer")
 
 TORCH, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # torch and Triton take the place from nowhere else
@@ -33,6 +35,11 @@ def use_private_cache() -> Path:
         fresh = fresh_folder()
         log.warning("compiled code is not kept: %s (%s); it goes into %s for this run", folder, reason, fresh)
         folder = fresh
+    elif folder != user_folder():
+        # Torch looks graphs up without regard to the processor's vectors: what AVX-512 compiled gave wrong gradients
+        # with ATEN_CPU_CAPABILITY=avx2, and a home may be shared by machines.
+        code = folder / torch.backends.cpu.get_cpu_capability().lower()
+        folder = fresh_folder() if make_private(code) else code
     os.environ[TORCH] = str(folder)
     triton = folder / "triton"
     if make_private(triton):  # nobody else could make it, so a file of that name is the owner's own mistake
