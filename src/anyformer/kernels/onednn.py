@@ -1,8 +1,9 @@
 """Float32 products of many rows on an AMD processor with AVX-512, by oneDNN.
 
-Torch multiplies float32 matrices on a CPU by MKL, which keeps to AVX2 on processors that are not Intel's: 107 GFLOP/s
-on one core of an EPYC with AVX-512, where oneDNN, which torch brings too, reaches 230 (benchmarks/LOG.md). Which of the
-two multiplies follows from the processor and the shapes alone, never from a clock, so the same run gives the same bits.
+Torch multiplies float32 matrices on a CPU by MKL, which reaches 107 GFLOP/s on one core of an EPYC with AVX-512, as if
+it kept to AVX2; oneDNN, which torch brings too, reaches 230 (benchmarks/LOG.md). Other processors were not measured and
+keep MKL. Which of the two multiplies follows from the processor and the shapes alone, never from a clock: the same run
+gives the same bits.
 """
 
 from __future__ import annotations
