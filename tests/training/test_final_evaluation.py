@@ -46,9 +46,11 @@ def test_rows_are_shared_out_by_the_time_that_is_left() -> None:
 def test_a_run_without_time_left_judges_a_few_rows_and_says_so(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", minutes=0.001)
     plan = run.folder.read_json("plan.json")
-    assert plan["evaluated"] == {"valid": LEAST_ROWS, "test": LEAST_ROWS}
+    judged = plan["evaluated"]
+    # A fast machine judges some more in the grace that is left: .003 s of a budget of .06 s.
+    assert all(LEAST_ROWS <= judged[side] <= 300 for side in ("valid", "test"))
     notes = run.evaluation["notes"]
-    assert f"{LEAST_ROWS} of 600 test rows were evaluated: the time of the run was up" in notes
+    assert f"{judged['test']} of 600 test rows were evaluated: the time of the run was up" in notes
     assert run.evaluation["baselines"]["strong"] == {
         "name": "not learned: the time of the run was up", "metrics": {}, "seconds": 0.0,
     }  # fmt: skip
@@ -56,7 +58,7 @@ def test_a_run_without_time_left_judges_a_few_rows_and_says_so(tmp_path: Path) -
     whole = trained(tmp_path / "whole", steps=2)
     assert not whole.evaluation["notes"] and whole.evaluation["baselines"]["strong"]["metrics"]
     assert sum(map(sum, whole.evaluation["facts"]["confusion"]["counts"])) == 600
-    assert sum(map(sum, run.evaluation["facts"]["confusion"]["counts"])) == LEAST_ROWS
+    assert sum(map(sum, run.evaluation["facts"]["confusion"]["counts"])) == judged["test"]
 
 
 def test_a_second_try_judges_the_same_rows(tmp_path: Path) -> None:
