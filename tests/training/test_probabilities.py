@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,17 @@ class Delayed(torch.nn.Module):
         return self.model(*inputs, **named)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Two threads beside a busy neighbour wait some 15 ms for each other at every operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.alone
+@pytest.mark.usefixtures("one_thread")
 def test_the_time_of_an_evaluation_is_that_of_batches(overfitted: Any) -> None:
     """Eight rows and 20 ms are not 2.5 ms a row, by which a run could afford a single evaluation."""
     run, _ = overfitted
