@@ -11,7 +11,7 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.presets import preset
 from anyformer.slots import Network
 from anyformer.tasks import find
-from anyformer.tasks.base import Baseline
+from anyformer.tasks.task_evaluation import Baseline
 
 
 def metrics(answers: Answers) -> dict[str, float]:

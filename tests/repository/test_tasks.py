@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from anyformer.commands.asking import TASKS
 from anyformer.tasks import Task, all_tasks
-from anyformer.tasks.base import subclasses
+from anyformer.tasks.known_tasks import subclasses
 from tests.repository.source import modules
 
 NAMES = {task.name for task in all_tasks()}

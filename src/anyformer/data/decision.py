@@ -83,7 +83,7 @@ Origin = Literal["table", "sentences", "pairs", "pictures", "sounds"]
 
 
 class TargetRules(Protocol):
-    """What preparing rows asks of a task; `tasks.base.RowTask` answers it."""
+    """What preparing rows asks of a task; `tasks.row_task.RowTask` answers it."""
 
     name: ClassVar[str]
     splits_by_time: ClassVar[bool]

@@ -117,7 +117,7 @@ class InMemorySession(Session):
     def save(self) -> None:
         """Remember the weights that have been the best so far; the last ones where nothing is held out."""
         self.flush()
-        self.refuse_nonfinite()
+        self.saver.refuse_nonfinite(self.done)
         self.fresh_best = False
         if self.best is None or self.data.valid is None or self.standing.best_step == self.done:
             self.best = {name: value.detach().clone() for name, value in self.engine.weights().items()}

@@ -18,7 +18,7 @@ from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, obje
 from anyformer.evaluation.sentences import duration, metric_name
 from anyformer.evaluation.svg import number
 from anyformer.safe_files import AGAIN, replace_file, writing
-from anyformer.tasks.base import find, title_of
+from anyformer.tasks.known_tasks import find, title_of
 
 NAME = "report.html"
 PRETRAIN = "pretrain"  # the folder of the first stage

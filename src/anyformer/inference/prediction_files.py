@@ -20,7 +20,7 @@ from anyformer.inference.opening import load
 from anyformer.inference.predict import PredictedRows, predict_rows
 from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
-from anyformer.tasks.base import preprocess_of
+from anyformer.tasks.trained_model import preprocess_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 

@@ -1,11 +1,11 @@
 """Tasks: what a model can be trained to do, one file each.
 
-`base.py` says what a task answers; generic code asks it. To add one, write a file like `classify.py`, here or in a
-module of your own.
+`base.py` says what a task answers, `task_evaluation.py` how its answers are evaluated; generic code asks it. To add
+one, write a file like `classify.py`, here or in a module of your own.
 """
 
 from anyformer.tasks.adversarial import AdversarialTask
-from anyformer.tasks.base import RowTask, Task, all_tasks, find
+from anyformer.tasks.base import Task
 from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.contrast import ContrastTask
 from anyformer.tasks.deshuffle import DeshuffleTask
@@ -15,6 +15,7 @@ from anyformer.tasks.drop_tokens import DropTokensTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
 from anyformer.tasks.image_text import ImageTextTask
+from anyformer.tasks.known_tasks import all_tasks, find
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.mass import MassTask
@@ -23,6 +24,7 @@ from anyformer.tasks.prefix import PrefixTask
 from anyformer.tasks.qa import QATask
 from anyformer.tasks.regress import RegressTask
 from anyformer.tasks.replaced import ReplacedTask
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.spans import SpansTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask

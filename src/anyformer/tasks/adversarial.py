@@ -35,10 +35,11 @@ from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask, TrainedModel, preprocess_of
 from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.network import unfit
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

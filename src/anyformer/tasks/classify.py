@@ -36,9 +36,9 @@ from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask
 from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.ngram_weights import fit_n_grams
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, MOST_CLASSES, Match, TargetLook
 

@@ -34,9 +34,10 @@ from anyformer.heads import Pooled
 from anyformer.objectives import SentenceContrast
 from anyformer.objectives.sentences import View, views
 from anyformer.safe_files import scratch_folder
-from anyformer.tasks.base import RowTask, TrainedModel, preprocess_of
 from anyformer.tasks.decide import refuse_named
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

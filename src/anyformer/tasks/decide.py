@@ -12,8 +12,9 @@ from anyformer.data.frame import Frame
 from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
-from anyformer.tasks.base import RowTask, all_tasks
 from anyformer.tasks.decide_notes import notes_on
+from anyformer.tasks.known_tasks import all_tasks
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
 
 # What a reader of files calls the column to predict, and the kind of the one to learn from.

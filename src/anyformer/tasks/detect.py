@@ -41,9 +41,10 @@ from anyformer.objectives import Detect as DetectionLoss
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.spec import fields_of
-from anyformer.tasks.base import Task, TrainedModel, preprocess_of
+from anyformer.tasks.base import Task
 from anyformer.tasks.habits import TrainingDefaults
 from anyformer.tasks.network import unfit
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

@@ -6,7 +6,9 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.objectives import Distill
-from anyformer.tasks.base import Task, TrainedModel, find
+from anyformer.tasks.base import Task
+from anyformer.tasks.known_tasks import find
+from anyformer.tasks.trained_model import TrainedModel
 
 
 class DistillTask(Task):

@@ -16,7 +16,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.evaluation.answers import Answers
 from anyformer.objectives import Batch, Objective
 from anyformer.objectives.draw import EVALUATION
-from anyformer.tasks.base import find
+from anyformer.tasks.known_tasks import find
 
 
 class Evaluator:

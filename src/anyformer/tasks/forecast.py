@@ -44,11 +44,11 @@ from anyformer.objectives import Forecasting
 from anyformer.positions import Learned
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
-from anyformer.tasks.base import TrainedModel, preprocess_of
 from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import require_model, unfit
 from anyformer.tasks.prepare import frame_of_model, read_new_rows
 from anyformer.tasks.regress import NumberAnswers
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

@@ -19,8 +19,8 @@ from anyformer.data.prepared import Say
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
 from anyformer.safe_files import scratch_folder
-from anyformer.tasks.base import TrainedModel, preprocess_of
 from anyformer.tasks.prepare import lines_of
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 GAPS = ("[MASK]", "<mask>")  # a gap, in whatever way the tokenizer writes it
 CHOICES = 5  # tokens that are named for a gap

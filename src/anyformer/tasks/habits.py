@@ -1,8 +1,9 @@
-"""How rows are usually trained when nobody says, by what they consist of. Every value can be set."""
+"""How rows are usually trained when nobody says, by what they consist of, and what a search tries beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.habit import TrainingDefaults
@@ -20,3 +21,22 @@ def habit_for(parts: Sequence[str], *, start: bool, rows: int | None = None) -> 
     alone = only_modality(parts)
     own = None if alone is None else alone.habit_for(rows)
     return MIXED if own is None else own
+
+
+class TunedSetting(NamedTuple):
+    """A setting that a search draws: some factors of what the defaults have there, or some values."""
+
+    path: str
+    factors: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+
+    def options(self, usual: Any) -> list[Any]:
+        """What may stand there; whole numbers stay whole and above zero.
+
+        >>> TunedSetting("model.stack.depth", factors=(0.5, 1.0, 2.0)).options(3)
+        [2, 3, 6]
+        """
+        if self.values:
+            return list(self.values)
+        found = [usual * factor for factor in self.factors]
+        return [max(1, round(one)) for one in found] if isinstance(usual, int) else found

@@ -29,10 +29,10 @@ from anyformer.objectives import ImageText, Objective
 from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask
 from anyformer.tasks.evaluator import sort_back
 from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import embedding, require_model, size_for, unfit
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:

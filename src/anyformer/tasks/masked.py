@@ -21,10 +21,10 @@ from anyformer.objectives import Batch, Masked, Objective
 from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
-from anyformer.tasks.base import TrainedModel
 from anyformer.tasks.gaps import GAPS, TEXT, GapFiller, read_texts
 from anyformer.tasks.network import unfit
 from anyformer.tasks.pretraining import EncoderPretraining
+from anyformer.tasks.trained_model import TrainedModel
 
 logger = logging.getLogger("anyformer")
 SEGMENTS = 2  # the first text and the second

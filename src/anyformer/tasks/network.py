@@ -19,7 +19,8 @@ from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
 
 if TYPE_CHECKING:
-    from anyformer.tasks.base import RowTask, Task
+    from anyformer.tasks.base import Task
+    from anyformer.tasks.row_task import RowTask
 
 
 # Fitted n-grams have no optimizer's memory beside them, so that there is room for few to share a bucket. Many classes

@@ -38,11 +38,12 @@ from anyformer.objectives.masked_patches import FLAT, patch_errors, spread
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.adversarial import png_file, tiled
-from anyformer.tasks.base import RowTask, TrainedModel, preprocess_of
 from anyformer.tasks.evaluator import sort_back
 from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import embedding, require_model, size_for, unfit
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

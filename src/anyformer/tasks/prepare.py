@@ -23,8 +23,10 @@ from anyformer.data.report import tell_files
 from anyformer.data.settings import Data, Format
 from anyformer.data.splits import FREE, TRAIN
 from anyformer.errors import UserError
-from anyformer.tasks.base import RowTask, Task, all_tasks, find
+from anyformer.tasks.base import Task
 from anyformer.tasks.decide import decide
+from anyformer.tasks.known_tasks import all_tasks, find
+from anyformer.tasks.row_task import RowTask
 
 
 def prepare(

@@ -43,9 +43,9 @@ from anyformer.evaluation.bootstrap import RowSums, mean_of_rows
 from anyformer.evaluation.facts import short
 from anyformer.heads import Span
 from anyformer.objectives import QuestionAnswering
-from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import size_for
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:

@@ -31,9 +31,10 @@ from anyformer.evaluation.row_sums import number_sums
 from anyformer.heads import Regress as NumbersHead
 from anyformer.objectives import Regression
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask, Task
+from anyformer.tasks.base import Task
 from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.ngram_weights import fit_n_grams
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.shapes import finite
 from anyformer.tasks.target_look import Match, TargetLook
 

@@ -29,12 +29,12 @@ from anyformer.objectives import Batch, ReplacedByGenerator
 from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
-from anyformer.tasks.base import TrainedModel
 from anyformer.tasks.evaluator import sort_back
 from anyformer.tasks.gaps import TEXT, read_texts
 from anyformer.tasks.network import require_model, unfit
 from anyformer.tasks.pretraining import FEWEST, EncoderPretraining, activation_of
 from anyformer.tasks.suspects import find_suspects
+from anyformer.tasks.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

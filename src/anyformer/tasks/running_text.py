@@ -25,7 +25,8 @@ from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.safe_files import scratch_folder
-from anyformer.tasks.base import Task, TrainedModel
+from anyformer.tasks.base import Task
+from anyformer.tasks.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator

@@ -10,7 +10,7 @@ import torch
 
 from anyformer.data.datasets.blocks import frame_of
 from anyformer.errors import UserError
-from anyformer.tasks.base import TrainedModel, preprocess_of
+from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 
 @dataclass(frozen=True)

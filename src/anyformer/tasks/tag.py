@@ -43,9 +43,9 @@ from anyformer.objectives import Batch, Objective
 from anyformer.objectives import Tag as TagLoss
 from anyformer.objectives.tag import chain_scores
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import TrainingDefaults, habit_for
 from anyformer.tasks.network import preset_for_parts
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:

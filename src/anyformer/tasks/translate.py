@@ -38,9 +38,9 @@ from anyformer.generation.prompts import decoder_of, max_positions
 from anyformer.objectives import Objective
 from anyformer.objectives import Translate as TranslationLoss
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import adapt_encoder_decoder, fit_encoder_decoder, size_for
+from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
 if TYPE_CHECKING:

@@ -8,10 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.data.order import Order
 from anyformer.data.preprocess import Preprocess
+from anyformer.errors import UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.bootstrap import standard_error
 from anyformer.evaluation.metrics import better
 from anyformer.tasks import Task
 from anyformer.training.step import StepResult
+
+LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
 
 
 class EvaluationResult(NamedTuple):
@@ -73,6 +79,21 @@ class BestCheckpoint:
             return better(self.metric, found.value, self.best)
         return found.loss < self.best_loss
 
+    def is_out_of_patience(self, patience: float | None, order: Order, done: int) -> bool:
+        """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
+        if patience is None or self.moved_step is None or self.since < LEAST_EVALUATIONS:
+            return False
+        return order.passes(self.moved_step, done) >= patience
+
+    def explain_stop(self, order: Order, done: int, total: int) -> str:
+        """Why a run without patience ends before its last step."""
+        passes = order.passes(self.moved_step or 0, done)
+        what = "loss" if self.metric == "loss" else f"{self.metric} or loss"
+        return (
+            f"stopped early at step {done:,} of {total:,}: no better {what} of the validation rows in "
+            f"{passes:,.0f} passes over the data; more would only overfit (training.patience)"
+        )
+
     def explain(self) -> str:
         """Why this checkpoint was kept, where another had the better metric; else nothing."""
         if self.best is None or self.top is None or self.best_step == self.top_step:
@@ -81,6 +102,17 @@ class BestCheckpoint:
             f"step {self.best_step:,}, {self.metric} {self.best:.4g}: within one standard error ({self.error:.2g}) of "
             f"the best, {self.top:.4g} at step {self.top_step:,}, and with the lower loss"
         )
+
+
+def score_answers(task: Task, answers: Answers, metric: str) -> tuple[dict[str, float], EvaluationResult]:
+    """All metrics of the validation rows, and what chooses between checkpoints."""
+    scores = task.all_metrics(answers)
+    if metric not in scores:
+        raise UserError(f"unknown metric {metric!r} of {task.title}", where="training.metric",
+                        fix=did_you_mean(metric, scores))  # fmt: skip
+    sums = None if answers.predicted is None else task.row_sums(answers, metric)
+    error = 0.0 if sums is None else standard_error(sums)
+    return scores, EvaluationResult(scores[metric], task.selection_loss(answers), error)
 
 
 def choosing_metric(task: Task, preprocess: Preprocess) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.data.examples import Examples
+from anyformer.errors import Diverged
 from anyformer.objectives import Batch, Objective
 from anyformer.training.step import StepResult, TrainingEngine
 
@@ -63,3 +66,21 @@ def bad_inputs(value: Any, batch: Batch) -> list[int]:
         return []
     wrong = value.isinf() if value.dim() == 2 else ~value.isfinite()
     return batch.rows[wrong.flatten(1).any(1).cpu()].tolist()
+
+
+def divergence(
+    step_result: StepResult, rows: list[int], tensor: str, examples: Examples, folder: Path, *, phases: int
+) -> Diverged:
+    """The error of a step in which `tensor` was not finite; `rows` are those to blame, where they are known."""
+    all_rows = torch.cat(step_result.rows).tolist()
+    shown = [examples.place(row) for row in (rows or all_rows)[:5]]
+    best = "" if not rows else f" at {shown[0]}"
+    # Of several phases an earlier one may have moved its weights before a later one failed.
+    kept = "the weights are those of the step before"
+    kept = kept if phases == 1 else "nothing was saved; the last checkpoint is intact"
+    return Diverged(
+        f"step {step_result.step:,}: {tensor} is not finite (loss {float(step_result.loss)}){best}; "
+        f"rows {all_rows[:8]}",
+        where=str(folder), fix="lower the learning rate: --set training.optimizer.lr=0.0003",
+        details=[f"row {place}" for place in shown] + [kept],
+    )  # fmt: skip

@@ -8,6 +8,7 @@ pure function of the step and of what is written, and a resumed run repeats what
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -90,6 +91,21 @@ class Plan:
     def factor(self, schedule: Schedule, step: int) -> float:
         """The share of the full learning rate at a step."""
         return schedule.factor(*self.position(step)) if self.corrections else schedule.factor(step, self.steps)
+
+
+class RunClock:
+    """Seconds of a run in all its processes, of which this one began at `started` (`time.perf_counter`)."""
+
+    def __init__(self, started: float | None = None) -> None:
+        self.started = time.perf_counter() if started is None else started
+        self.earlier = 0.0  # of earlier processes
+
+    def elapsed(self) -> float:
+        return self.earlier + time.perf_counter() - self.started
+
+    def facts(self) -> dict[str, Any]:
+        """As run.json holds them."""
+        return {"seconds": round(self.elapsed(), 1)}
 
 
 class Throughput:

@@ -20,7 +20,7 @@ from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
 from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
-from anyformer.tasks.base import Baseline
+from anyformer.tasks.task_evaluation import Baseline
 from anyformer.training.calibrate import (
     FittedCalibration,
     effect_line,
@@ -32,10 +32,11 @@ from anyformer.training.checkpoint import mean_of, read_checkpoint, read_weights
 from anyformer.training.duration import CLOSING_SECONDS, PLAN_FILE
 from anyformer.training.freezing import is_inside
 from anyformer.training.lora import low_rank_adapters
+from anyformer.training.model_observer import short_error
 from anyformer.training.run.folder import AVERAGED, RunFolder, now
 from anyformer.training.setup.memory import usage
 from anyformer.training.step import ADAPTER, put
-from anyformer.training.trainer import Session, short_error
+from anyformer.training.trainer import Session
 
 EVALUATION_FILE = "evaluation.json"
 ADAPTER_FOLDER = "adapter"
@@ -73,7 +74,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         last = name == list(sides)[-1]
         began = time.perf_counter()
         answers = evaluator(session.model, side, most=rows, decode=last)
-        session.pace.evaluated_rows(rows, time.perf_counter() - began)
+        session.planner.pace.evaluated_rows(rows, time.perf_counter() - began)
         if name == "valid" and (fitted := fit_calibration(task, answers, data.preprocess, config.training, metric)):
             write_calibration(folder, use, fitted.calibration)
             for line in fitted.lines():
@@ -107,11 +108,9 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     plan = folder.side_facts(PLAN_FILE)
     memory = usage(str(session.device)).peak
     folder.write_json(
-        PLAN_FILE, plan | {"measured": {"seconds": session.seconds_spent()["seconds"], "memory_bytes": memory}}
+        PLAN_FILE, plan | {"measured": {"seconds": session.clock.facts()["seconds"], "memory_bytes": memory}}
     )
-    folder.update(
-        status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.seconds_spent()
-    )
+    folder.update(status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.clock.facts())
     folder.event("done", step=session.done)
     faults.point("scored")
     try:
@@ -140,7 +139,7 @@ def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int
     """Rows of one side that are evaluated: all, or as many as the run's time allows. What was decided once stands."""
     most = session.task.max_eval_rows
     counts = {one: min(len(side), most or len(side)) for one, side in sides.items()}
-    budget, folder, pace = session.budget, session.folder, session.pace
+    budget, folder, pace = session.planner.budget, session.folder, session.planner.pace
     if budget is None:
         return counts[name]
     plan = folder.side_facts(PLAN_FILE)
@@ -152,7 +151,7 @@ def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int
     seconds = {one: count * row for one, count in counts.items()}
     seconds[list(sides)[-1]] += decoding  # texts are written for the last side
     later = sum(value for one, value in seconds.items() if list(sides).index(one) > list(sides).index(name))
-    rows = budget.rows_in_time(session.elapsed(), counts[name], seconds[name] / counts[name], later)
+    rows = budget.rows_in_time(session.clock.elapsed(), counts[name], seconds[name] / counts[name], later)
     folder.write_json(PLAN_FILE, plan | {"evaluated": decided | {name: rows}})
     return rows
 
@@ -241,10 +240,10 @@ def evaluate_compared(session: Session, evaluator: Evaluator, answers: Answers) 
 
 def seconds_for_baseline(session: Session) -> float | None:
     """What is left of the run's time for a learner, if a machine as quick as in the trial had it; None: no limit."""
-    if session.budget is None:
+    if session.planner.budget is None:
         return None
-    left = session.budget.seconds - session.elapsed() - CLOSING_SECONDS
-    return left / max(1.0, session.budget.slowdown(session.pace))
+    left = session.planner.budget.seconds - session.clock.elapsed() - CLOSING_SECONDS
+    return left / max(1.0, session.planner.budget.slowdown(session.planner.pace))
 
 
 def rewrite_report(folder: RunFolder) -> Any:

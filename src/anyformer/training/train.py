@@ -253,7 +253,7 @@ def work(
         if not peers.is_first:
             return
         try:
-            with session.recorded(Requests(at_once=True), doing="after the last step: "):
+            with session.ending.recorded(Requests(at_once=True), doing="after the last step: "):
                 finish(session)
         except Stopped:
             raise

@@ -10,11 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from anyformer import faults
@@ -22,29 +20,25 @@ from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
 from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
-from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError, did_you_mean
-from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.bootstrap import standard_error
+from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
-from anyformer.objectives import Batch
-from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
-from anyformer.training.best import BestCheckpoint, EvaluationResult, choosing_metric, line_of
-from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
-from anyformer.training.culprit import find_culprit
+from anyformer.training.best import BestCheckpoint, EvaluationResult, choosing_metric, score_answers
+from anyformer.training.checkpoint import check_same, read_checkpoint
+from anyformer.training.checkpoint_saver import CheckpointSaver
+from anyformer.training.culprit import divergence, find_culprit
 from anyformer.training.display.display import display
-from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
 from anyformer.training.distributed.parallel import open_parallel
-from anyformer.training.distributed.parts import local
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
-from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Plan, Throughput, size_at
+from anyformer.training.duration import PLAN_FILE, RunClock
 from anyformer.training.layers import layer_rates
 from anyformer.training.loader import Steps, stream
 from anyformer.training.lora import remove_adapters
-from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
+from anyformer.training.model_observer import ModelObserver
+from anyformer.training.out_of_memory import enough_memory, too_large
 from anyformer.training.run.folder import (
     CONFIG_FILE,
     ENVIRONMENT_FILE,
@@ -53,20 +47,20 @@ from anyformer.training.run.folder import (
     environment,
     other_machine,
 )
+from anyformer.training.run_ending import RunEnding
 from anyformer.training.settings import Training, batch_stages
-from anyformer.training.setup.budget import TrialTimes, decide_length, mean_step_size, measure
+from anyformer.training.setup.budget import decide_length, measure
 from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.initial_weights import load_start_weights
-from anyformer.training.setup.memory import Memory, usage
+from anyformer.training.setup.memory import usage
 from anyformer.training.setup.trial import time_writing
 from anyformer.training.signals import Requests
 from anyformer.training.step import StepResult, TrainingEngine, put
+from anyformer.training.step_log import StepLog
+from anyformer.training.step_planner import StepPlanner, describe_length, first_plan
 
-LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
-SAMPLES = 8  # of a run, of what its model makes
 LATE = 10  # steps whose losses are read together on a GPU
-SPEED_FILE = "speed.jsonl"
 LAYERS_FILE = "layers.json"
 ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
@@ -78,7 +72,7 @@ class Session:
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
         peers: Peers | None = None, started: float | None = None,
     ) -> None:  # fmt: skip
-        self.started = time.perf_counter() if started is None else started  # reading and preparing data counts too
+        self.clock = RunClock(started)  # reading and preparing data counts too
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
         self.peers = Peers(ALONE, device) if peers is None else peers
         self.opened_with = folder.config_text()
@@ -102,7 +96,7 @@ class Session:
         target = self.data.preprocess
         self.standing = BestCheckpoint(settings.metric or choosing_metric(self.task, target))
         self.done = 0
-        self.seconds = 0.0  # of earlier processes
+        self.ending = RunEnding(folder, self.peers, self.clock, lambda: self.done)
 
     def order_rows(self, sizes: Stages = ()) -> Order:
         """Which rows make which step; without `sizes` all steps have the full batch."""
@@ -113,7 +107,7 @@ class Session:
 
     def run(self) -> None:
         """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
-        with self.recorded(Requests()):
+        with self.ending.recorded(Requests()):
             self.folder.sweep()
             if self.peers.is_first and self.folder.config_text() != self.opened_with:
                 raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
@@ -122,50 +116,21 @@ class Session:
             self.engine.release()
             remove_adapters(self.model)
 
-    @contextmanager
-    def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
-        """With the folder held: however what is done inside ends, run.json says so. `doing` names it in the reason."""
-        self.folder.lock()
-        self.asked = asked
-        self.peers.asked = lambda: asked.code
-        self.peers.on_abort = lambda reason: self.record("failed", reason)
-        try:
-            with asked:
-                yield
-        except KeyboardInterrupt:
-            self.record("interrupted", f"{doing}stopped at once")
-            raise Stopped(f"stopped at once; the last checkpoint is intact. Resume with: anyformer resume "
-                          f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
-        except (RuntimeError, ConnectionError, EOFError) as error:
-            found = lost_worker(error, self.folder.path)
-            self.record("failed", f"{doing}{self.peers.explain(found)}")
-            raise found from None
-        except BaseException as error:
-            how = "interrupted" if isinstance(error, Stopped) else "failed"
-            self.record(how, doing + (self.peers.explain(error) if how == "failed" else str(error)))
-            raise
-        finally:
-            self.folder.unlock()
-
-    def record(self, status: str, reason: str) -> None:
-        """Let the folder say how it ended; a full disk must not hide why."""
-        with suppress(OSError, NoRoom):
-            self.folder.update(status=status, reason=reason[:300], step=self.done, **self.seconds_spent())
-            self.folder.event(status, step=self.done, reason=reason[:300])
-
     def prepare(self) -> None:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
         facts, newest = self.peers.broadcast(self.find_checkpoint)
-        self.seconds = float(facts.get("seconds") or 0.0)
+        self.clock.earlier = float(facts.get("seconds") or 0.0)
         if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
             load_start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
             self.measure_and_plan()
         settings = self.config.training
         self.order = self.steps.order = self.order_rows(batch_stages(settings, settings.steps or 1))
-        self.read_plan()
+        self.planner = StepPlanner(self.folder, self.peers, self.clock, settings)
         use_deterministic(is_deterministic(settings, self.device, compiled=settings.compile is True))
-        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan, self.parallel)
+        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.planner.plan, self.parallel)
+        self.saver = CheckpointSaver(self.folder, self.config, self.data, self.engine, self.planner, self.clock,
+                                     self.peers)  # fmt: skip
         if settings.compile is True:
             self.engine.compile()
         self.report_layer_rates()
@@ -183,7 +148,7 @@ class Session:
         self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)
         if newest is not None and self.peers.is_first:
-            self.rotate_checkpoints()
+            self.saver.rotate(self.done, self.standing)
 
     def report_layer_rates(self) -> None:
         """Say and write down what learns and how fast, where that is not the same for all layers."""
@@ -209,23 +174,10 @@ class Session:
         newest = store.latest(self.folder.checkpoints, self.say)
         return self.folder.facts, None if newest is None else newest[1].name
 
-    def read_plan(self) -> None:
-        """The number of steps with its corrections, and the time they must keep to, if any."""
-
-        def look() -> tuple[dict[str, Any], int]:
-            path = self.folder.path / PLAN_FILE
-            facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
-            return facts, max((int(line["step"]) for line in self.folder.metrics()), default=0)
-
-        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
-        facts, self.decided = self.peers.broadcast(look)
-        self.plan = Plan.of(self.config.training.steps or 1, facts)
-        self.budget = Budget.of(facts)
-
     @property
     def total(self) -> int:
         """Steps of the whole run, as the plan stands now."""
-        return self.plan.total(self.done)
+        return self.planner.total(self.done)
 
     def restore(self, path: Path, allowed: Sequence[str]) -> None:
         """Put a whole checkpoint back; it must be one of these settings and these rows."""
@@ -243,20 +195,15 @@ class Session:
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
-                            self.say, self.elapsed())  # fmt: skip
+                            self.say, self.clock.elapsed())  # fmt: skip
         put(self.model, kept)
         asked = self.config.training
-        training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
+        training, budget = decide_length(self.config, found, self.data, self.device, self.clock.elapsed())
         training = Training.from_dict(self.peers.broadcast(training.to_dict))
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
         self.folder.update(settled=True, total=training.steps)
-        self.folder.write_json(PLAN_FILE, {
-            "predicted": {"step_seconds": found.step, "seconds": found.step * (training.steps or 1),
-                          "memory_bytes": found.memory, "limit_bytes": found.limit},
-            "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
-            "budget": None if budget is None else budget.plain(), "corrections": [],
-        })  # fmt: skip
+        self.folder.write_json(PLAN_FILE, first_plan(training, found, budget))
         for line in describe_length(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
@@ -272,10 +219,9 @@ class Session:
         self.progress = self.new_progress()
         self.evaluator = Evaluator(self.config.objective, self.data.preprocess, self.data.tokenizer,
                            batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
-        self.pending: list[StepResult] = []
-        self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
-        self.pace = Throughput(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
-        end = ENDLESS if self.budget is not None and self.done < self.total else self.total
+        self.observer = ModelObserver(self.folder, self.config, self.data, self.task, self.engine, self.progress)
+        self.step_log = StepLog(self.folder, self.progress, self.planner.pace)
+        end = ENDLESS if self.planner.budget is not None and self.done < self.total else self.total
         fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             if self.done == 0 and self.folder.facts.get("fitted") and self.standing.best is None:
@@ -283,13 +229,13 @@ class Session:
                 self.save()
             while self.done < self.total:
                 if self.is_out_of_patience():  # also where a run is resumed that had stopped early
-                    self.progress.note(self.explain_stop(), keep=True)
+                    self.progress.note(self.standing.explain_stop(self.order, self.done, self.total), keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
                 waiting = time.perf_counter()
                 with self.enough_memory(lambda: self.steps[self.done]):
                     micros = next(batches)
-                self.waited += time.perf_counter() - waiting
+                self.step_log.waited += time.perf_counter() - waiting
                 self.take_step(self.done, micros)
                 self.correct_plan()
                 last = self.done == self.total
@@ -313,9 +259,9 @@ class Session:
         with self.enough_memory(lambda: micros):
             step_result = self.engine.step(step, micros)
         step_result.rows = [self.steps.rows(step)]  # of all processes
-        self.pending.append(step_result)
+        self.step_log.pending.append(step_result)
         late = self.engine.update.is_late
-        looked_at = self.pending[-2:-1] if late else self.pending[-1:]
+        looked_at = self.step_log.pending[-2:-1] if late else self.step_log.pending[-1:]
         for found in looked_at:
             if not self.engine.finite(found):
                 self.diverged(found, micros if not late else self.steps[found.step - 1])
@@ -323,37 +269,18 @@ class Session:
             check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
         self.peers.note_step(self.done)
-        self.look_inside(step_result)
-        if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
+        if self.is_observing():
+            self.observer.probe(step_result, self.done)
+        if len(self.step_log.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
 
     def correct_plan(self) -> None:
-        """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
-        if self.budget is None or self.pending or self.done < self.decided:
+        """Change the number of steps where the clock asks for it."""
+        if self.step_log.pending or not self.planner.is_due(self.done):
             return
-        found = self.peers.broadcast(self.find_correction)
-        if found is None:
-            return
-        correction = Correction(**found)
-        facts = self.folder.read_json(PLAN_FILE)
-        facts["corrections"] = [*(facts.get("corrections") or ()), found]
-        self.folder.write_json(PLAN_FILE, facts)
-        self.plan.correct(correction)
-        self.folder.update(total=correction.steps)
-        self.folder.event("plan", step=correction.step, steps=correction.steps)
-        self.progress.planned(correction.steps)
-
-    def find_correction(self) -> dict[str, Any] | None:
-        """The correction that the clock asks for, if any."""
-        assert self.budget is not None
-        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every,
-                                      self.step_sizes)  # fmt: skip
-        return None if found is None else asdict(found)
-
-    @property
-    def every(self) -> int:
-        """Steps from one evaluation to the next."""
-        return self.config.training.eval_every or self.total
+        correction = self.planner.correct(self.done, self.step_sizes)
+        if correction is not None:
+            self.progress.planned(correction.steps)
 
     @property
     def step_sizes(self) -> list[tuple[int, float]]:
@@ -361,27 +288,11 @@ class Session:
         return [(stage.first, stage.batch / self.order.batch) for stage in self.order.stages]
 
     def flush(self) -> None:
-        """Read the losses of the last steps and write them down."""
-        if not self.pending:
-            return
-        for found in self.pending:
+        """Write down the last steps, unless one of them was not finite."""
+        for found in self.step_log.pending:
             if not self.engine.finite(found):
                 self.diverged(found, self.steps[found.step - 1])
-        rows = [line_of(step_result) for step_result in self.pending]
-        self.folder.append(METRICS_FILE, rows)
-        clock = time.perf_counter()
-        seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
-        last = rows[-1]
-        full = sum(size_at(self.step_sizes, step_result.step - 1) for step_result in self.pending)
-        self.pace.stepped(full, seconds)
-        units = full * self.progress.per_step
-        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited, count=units)
-        per_second = units / seconds
-        self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
-                                         f"{self.progress.unit}_per_s": round(per_second, 1),
-                                         "wait": round(self.waited / seconds, 4)}])  # fmt: skip
-        self.lap, self.waited, self.paused = clock, 0.0, 0.0
-        self.pending = []
+        self.step_log.write(self.done, self.step_sizes)
 
     # ------------------------------------------------------------ between steps
 
@@ -395,9 +306,10 @@ class Session:
                 with routed(model) as experts:
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
-                self.pace.evaluated_rows(rows, time.perf_counter() - began)
-                self.sample(model, last=last)
-            scores, found = self.peers.broadcast(lambda: self.score(answers))
+                self.planner.pace.evaluated_rows(rows, time.perf_counter() - began)
+                if self.is_observing():  # a model in parts writes one token after the other slowly
+                    self.observer.keep_sample(model, self.done, self.total, last=last)
+            scores, found = self.peers.broadcast(lambda: score_answers(self.task, answers, self.standing.metric))
             if self.standing.take(EvaluationResult(*found), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores},
@@ -405,71 +317,27 @@ class Session:
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.evaluated(self.done, scores)
             faults.point("evaluated")
-        self.pace.evaluated(time.perf_counter() - began)
+        self.planner.pace.evaluated(time.perf_counter() - began)
         self.time_decoding()
-        self.paused += time.perf_counter() - began
-
-    def score(self, answers: Answers) -> tuple[dict[str, float], EvaluationResult]:
-        """All metrics of the validation rows, and what chooses between checkpoints."""
-        scores, metric = self.task.all_metrics(answers), self.standing.metric
-        if metric not in scores:
-            raise UserError(f"unknown metric {metric!r} of {self.task.title}", where="training.metric",
-                            fix=did_you_mean(metric, scores))  # fmt: skip
-        sums = None if answers.predicted is None else self.task.row_sums(answers, metric)
-        error = 0.0 if sums is None else standard_error(sums)
-        return scores, EvaluationResult(scores[metric], self.task.selection_loss(answers), error)
+        self.step_log.paused += time.perf_counter() - began
 
     def time_decoding(self) -> None:
         """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
-        if self.budget is None or not self.task.decodes or not self.peers.world.is_alone:
+        budget = self.planner.budget
+        if budget is None or not self.task.decodes or not self.peers.world.is_alone:
             return
-        if self.elapsed() < self.decoding_known_until:
+        if self.clock.elapsed() < self.decoding_known_until:
             return
         with self.engine.evaluating() as model:
-            self.pace.decoding = time_writing(
-                model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch
-            )
-        self.decoding_known_until = self.elapsed() + self.budget.seconds / 4
+            pace = self.planner.pace
+            pace.decoding = time_writing(model, self.config, self.data, pace.row or 0.0, most=self.evaluator.batch)
+        self.decoding_known_until = self.clock.elapsed() + budget.seconds / 4
 
     decoding_known_until: float = 0.0  # seconds of the run
 
-    def sample(self, model: Any, *, last: bool) -> None:
-        """Keep something the model makes, a few times in a run; what cannot be made is no reason to stop."""
-        every = max(1, self.total // SAMPLES)
-        if self.parallel.shards or not self.peers.is_first:  # a model in parts writes one token after the other slowly
-            return
-        if not last and self.done % every >= (self.config.training.eval_every or 1):
-            return
-        try:
-            made = self.task.write_sample(model, self.data, seed=self.config.training.seed)
-            if isinstance(made, bytes):
-                self.folder.write(f"samples/step-{self.done:06}.png", made)
-            elif made is not None:
-                self.folder.write(f"samples/step-{self.done:06}.txt", made + "\n")
-                self.progress.sample(self.done, made)
-        except Exception as error:
-            self.folder.event("sample failed", step=self.done, error=short_error(error))
-
-    def look_inside(self, step_result: StepResult) -> None:
-        """Measure the model on the rows of the probe, where this step is one that it asks for."""
-        probe = self.config.training.probe
-        if probe is None or self.done % probe.every or self.parallel.shards or not self.peers.is_first:
-            return
-        from anyformer.inspection.probe_figures import probe_figures
-
-        try:
-            with self.engine.evaluating() as model, self.engine.autocast():
-                step_result.probe = probe_figures(model, self.probe_batch, layers=probe.layers)
-        except Exception as error:  # what cannot be measured is no reason to stop
-            self.folder.event("probe failed", step=self.done, error=short_error(error))
-
-    @cached_property
-    def probe_batch(self) -> Batch:
-        """The rows that are looked at again and again: the first validation rows, or of training without them."""
-        assert self.config.training.probe is not None
-        examples = self.data.train if self.data.valid is None else self.data.valid
-        rows = np.arange(min(len(examples), self.config.training.probe.rows))
-        return self.config.objective.corrupt(examples.batch(rows), EVALUATION, examples).to(self.device)
+    def is_observing(self) -> bool:
+        """Whether this process looks at the model: the first, where it has all of it."""
+        return self.peers.is_first and not self.parallel.shards
 
     @contextmanager
     def saved_on_failure(self) -> Iterator[None]:
@@ -488,81 +356,27 @@ class Session:
 
     def is_pause(self, *, evaluated: bool) -> bool:
         """Whether a search has given this run as much time as it had for it."""
-        return self.pause_after is not None and evaluated and self.elapsed() >= self.pause_after
+        return self.pause_after is not None and evaluated and self.clock.elapsed() >= self.pause_after
 
     def is_out_of_patience(self) -> bool:
-        """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
-        patience, moved = self.config.training.patience, self.standing.moved_step
-        if patience is None or moved is None or self.standing.since < LEAST_EVALUATIONS:
-            return False
-        return self.order.passes(moved, self.done) >= patience
-
-    def explain_stop(self) -> str:
-        """Why a run ends before its last step."""
-        standing = self.standing
-        passes = self.order.passes(standing.moved_step or 0, self.done)
-        what = "loss" if standing.metric == "loss" else f"{standing.metric} or loss"
-        return (
-            f"stopped early at step {self.done:,} of {self.total:,}: no better {what} of the validation rows in "
-            f"{passes:,.0f} passes over the data; more would only overfit (training.patience)"
-        )
+        """Whether it is time to stop early."""
+        return self.standing.is_out_of_patience(self.config.training.patience, self.order, self.done)
 
     def save(self) -> None:
-        """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
+        """Commit a checkpoint of this step."""
         began = time.perf_counter()
         self.flush()
         self.progress.doing("saving")
-        self.refuse_nonfinite()
-        missing = self.peers.broadcast(lambda: bool(store.problem(self.checkpoint)))
-        if missing and self.parallel.shards and not self.peers.is_first:
-            give_parts(self.engine)
-        self.peers.broadcast(self.commit)
+        self.saver.save(self.done, self.standing)
         self.fresh_best = False
         self.progress.note(f"saved step {self.done:,}")
         seconds = time.perf_counter() - began
-        self.paused += seconds
-        self.pace.saved(seconds)
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where the checkpoint of this step belongs."""
-        return self.folder.checkpoints / store.checkpoint_name(self.done)
-
-    def commit(self) -> None:
-        """Write the checkpoint of this step, unless it is there, and delete the oldest."""
-        if store.problem(self.checkpoint):
-            store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
-            save_checkpoint(self.checkpoint, self.config, self.data, self.engine, self.done, vars(self.standing))
-        faults.point("saved")
-        self.rotate_checkpoints()
-
-    def rotate_checkpoints(self) -> None:
-        """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
-        best = self.standing.best_step
-        store.rotate(self.folder.checkpoints, self.config.training.keep, [] if best is None else [best],
-                     newest=self.done, counts=self.is_save_step)  # fmt: skip
-        value = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
-        self.folder.update(step=self.done, best_step=best, best=value, **self.seconds_spent())
+        self.step_log.paused += seconds
+        self.planner.pace.saved(seconds)
 
     def is_save_step(self, step: int) -> bool:
-        """Whether a run that nobody stops saves at this step; a stop's own checkpoint goes when the next one is there,
-        so that a run leaves the same checkpoints however often it was stopped."""
-        return step == self.total or step % (self.config.training.save_every or self.total) == 0
-
-    def refuse_nonfinite(self) -> None:
-        """A checkpoint with a weight that is not finite could only be resumed into the same failure."""
-        for name, value in self.engine.weights().items():
-            if not bool(torch.isfinite(local(value)).all()):
-                raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
-                               fix="lower the learning rate: --set training.optimizer.lr=0.0003",
-                               details=["it was not saved; the checkpoint before is intact"])  # fmt: skip
-
-    def elapsed(self) -> float:
-        """Seconds of this run, in all its processes."""
-        return self.seconds + time.perf_counter() - self.started
-
-    def seconds_spent(self) -> dict[str, Any]:
-        return {"seconds": round(self.elapsed(), 1)}
+        """Whether a run that nobody stops saves at this step."""
+        return self.saver.is_save_step(step, done=self.done)
 
     def new_progress(self) -> Progress:
         """What the display reads."""
@@ -576,7 +390,7 @@ class Session:
         return Progress(
             self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
             better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
-            memory=lambda: memory_of(self.device), flops_per_step=flops,
+            memory=lambda: usage(str(self.device)), flops_per_step=flops,
             peak=None if peak is None else peak * self.peers.world.size,
         )  # fmt: skip
 
@@ -596,49 +410,14 @@ class Session:
         rows, tensor = next((pair for pair in found if pair[0]), found[0])
         if not self.peers.is_first:
             raise AlreadyReported(Diverged.exit_code)
-        all_rows = torch.cat(step_result.rows).tolist()
-        shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
         self.done = step
-        self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= step_result.step])
-        self.pending = []
+        self.step_log.write_until(step_result.step)
+        all_rows = torch.cat(step_result.rows).tolist()
         self.folder.write("crash.txt", f"step {step_result.step}: {tensor} is not finite\nrows {all_rows}\n")
-        best = "" if not rows else f" at {shown[0]}"
-        # Of several phases an earlier one may have moved its weights before a later one failed.
-        kept = "the weights are those of the step before"
-        kept = kept if len(self.engine.phases) == 1 else "nothing was saved; the last checkpoint is intact"
-        raise Diverged(
-            f"step {step_result.step:,}: {tensor} is not finite (loss {float(step_result.loss)}){best}; "
-            f"rows {all_rows[:8]}",
-            where=str(self.folder.path), fix="lower the learning rate: --set training.optimizer.lr=0.0003",
-            details=[f"row {place}" for place in shown] + [kept],
-        )  # fmt: skip
+        raise divergence(step_result, rows, tensor, self.data.train, self.folder.path, phases=len(self.engine.phases))
 
     def enough_memory(self, micros: Callable[[], list[Any]]) -> AbstractContextManager[None]:
         """Where memory runs out inside, what was tried is said, and three ways down."""
         return enough_memory(lambda: too_large(
             self.config.training, self.done + 1, len(micros()[0]), self.data.preprocess.length, self.folder.path
         ))  # fmt: skip
-
-
-# ---------------------------------------------------------------- small things
-
-
-def memory_of(device: torch.device) -> Memory:
-    return usage(str(device))
-
-
-def short_error(error: Exception) -> str:
-    """An error as a line of a log."""
-    return f"{type(error).__name__}: {error}"[:200]
-
-
-def describe_length(training: Any, found: TrialTimes, order: Order) -> list[str]:
-    """How long it will take, and how much memory."""
-    epochs = order.passes(0, training.steps)
-    seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
-    limit = f" of {found.limit / 2**30:,.1f} GiB" if found.limit else ""
-    return [
-        f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
-        f"{duration(seconds)}; {'compiled' if training.compile else 'not compiled'}",
-        f"memory   {found.memory / 2**30:,.2f} GiB{limit} in the first steps",
-    ]

@@ -25,7 +25,7 @@ from anyformer.data.reopen import reopen
 from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.safe_files import read_json, replace_file
-from anyformer.tasks.base import TunedSetting
+from anyformer.tasks.habits import TunedSetting
 from anyformer.training.best import EvaluationResult, choosing_metric
 from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder, check_new
 from anyformer.training.settings import Config

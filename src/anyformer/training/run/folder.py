@@ -31,7 +31,8 @@ from anyformer.safe_files import (
     read_text,
     replace_file,
 )
-from anyformer.tasks.base import Task, find
+from anyformer.tasks.base import Task
+from anyformer.tasks.known_tasks import find
 from anyformer.training.settings import Config
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"

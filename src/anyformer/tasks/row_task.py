@@ -1,0 +1,160 @@
+"""RowTask: a task whose examples are rows of a table, with all that such tasks have in common.
+
+It needs a target, an objective, a head and a few lines on metrics and answers; the rest is inherited.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyformer.data.columns.cells import factorize
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.columns.look import Facts
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision, Input
+from anyformer.data.examples import Examples
+from anyformer.data.frame import Frame
+from anyformer.data.prepared import StartModelConstraints
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import ABSENT, Target
+from anyformer.errors import UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import RawRows, raw_rows
+from anyformer.evaluation.baseline_time import expected_seconds, learn_in_time
+from anyformer.evaluation.learners import load_learners
+from anyformer.slots import Network
+from anyformer.tasks.base import Task
+from anyformer.tasks.network import fit_row_network, preset_for_parts
+from anyformer.tasks.target_look import Match, TargetLook
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
+
+
+class RowTask(Task):
+    """A task whose examples are rows of a table: any mixture of columns in, one answer a row out."""
+
+    reads: ClassVar[str] = ""  # which inputs alone are read, for messages
+    unread: ClassVar[str] = ""  # why the other inputs are left out
+    takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
+    splits_by_time: ClassVar[bool] = False  # whether the latest rows test where a column of dates runs regularly
+    origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
+
+    # ------------------------------------------------------------ which data
+
+    @abstractmethod
+    def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
+        """Whether a target is for this task. `asked`: somebody named the task, so that what is wrong is an error."""
+        raise NotImplementedError
+
+    def match_or_none(self, seen: TargetLook) -> Match | None:
+        """Whether the task would fit, if it were asked for."""
+        try:
+            return self.match(seen, asked=True)
+        except UserError:
+            return None
+
+    def decide_without_target(
+        self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
+    ) -> Decision | None:
+        """A decision about a table in which no target is named; None where one is needed."""
+        return None
+
+    def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
+        """The inputs that are read, and those that are not."""
+        return list(seen.inputs), []
+
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: StartModelConstraints) -> list[Input]:
+        """The inputs with kinds that suit the network to be trained, where it was named or is started from."""
+        return inputs
+
+    def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+        """Reasons a row has no target that can be used, each with a mask over the rows."""
+        return [(ABSENT, factorize(frame.column(decision.target[0]))[0] < 0)]
+
+    def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
+        """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        return None
+
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
+        return None
+
+    def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
+        """Refuse training rows that nothing can be learned from."""
+
+    @abstractmethod
+    def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Target:
+        """What is predicted, as the training rows in `frame` have it; `labels` are those of a model to start from."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return preset_for_parts(sizes.parts, gpu=gpu, rows=sizes.rows)
+
+    def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        return fit_row_network(self, spec, name, sizes)
+
+    def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        made = self.fit_network(spec, name, sizes)
+        alone = only_modality(sizes.parts)
+        kept = alone is not None and alone.keeps_embedding  # such as a trained vocabulary and its positions
+        return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
+        """The head for this task's answers; `own` is the preset's, `pool` how a row becomes one vector."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ evaluation
+
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """One forward pass over all rows; `read_logits` says what it means."""
+        logits, truth, losses, order = [], [], [], []
+        for batch, out in evaluator.passes(model, examples, rows):
+            logits.append(out.logits.float().cpu())
+            truth.append(batch.targets.cpu())
+            losses.append(evaluator.objective.row_losses(out, batch).float().cpu().numpy())
+            order.append(batch.rows.numpy())
+        back = np.argsort(np.concatenate(order), kind="stable")
+        found = self.read_logits(torch.cat(logits)[back], torch.cat(truth)[back].numpy(), evaluator.preprocess)
+        found.losses, found.examples = np.concatenate(losses)[back], examples
+        return found
+
+    def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
+        """What the model's outputs for some rows mean, beside their targets as batches hold them."""
+        raise NotImplementedError
+
+    def truth(self, examples: Examples) -> Any:
+        assert isinstance(examples, RowExamples)
+        return np.asarray(examples.arrays["targets"][examples.rows])
+
+    def raw_rows(self, examples: Examples) -> RawRows:
+        assert isinstance(examples, RowExamples)
+        return raw_rows(examples)
+
+    def baseline_seconds(self, train: Examples) -> float:
+        return expected_seconds(len(train))
+
+    def strong_in_time(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
+    ) -> tuple[str, dict[str, float]]:
+        """With all training rows, or a sample of as many as there is time for."""
+        if seconds is None:
+            return self.strong_baseline(truth, answers, train, test)
+        began = time.perf_counter()
+        load_learners()  # seconds of imports would be taken for seconds of learning
+        left = seconds - (time.perf_counter() - began)
+        return learn_in_time(lambda some, rows: self.strong_baseline(some, answers, rows, test), truth, train, left)
