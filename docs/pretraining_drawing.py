@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyformer.data.datasets.blocks import Blocks
-from anyformer.data.prepared import StartModelConstraints
+from anyformer.data.prepared import DataRequest
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.evaluation.svg import figure, label, tag
 from anyformer.objectives.draw import Draw
@@ -61,10 +61,7 @@ def prepare_sentence(task: Task, sentences: Sequence[str] = SENTENCES) -> Blocks
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.txt"
         path.write_text(" ".join(sentences))
-        cache = Path(folder) / "cache"
-        found = task.prepare(
-            [path], settings, seed=0, cache=cache, given=StartModelConstraints(), say=lambda line: None
-        )
+        found = task.prepare(DataRequest([path], settings, Path(folder) / "cache"))
         assert isinstance(found.train, Blocks)
         found.train.ids = found.train.ids.copy()  # the folder goes away
         return found.train

@@ -17,7 +17,7 @@ from anyformer import UserError, preset, replace_in
 from anyformer.data.datasets.detection import move_edges
 from anyformer.data.datasets.prepare_detection import prepare_detection
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import StartModelConstraints
+from anyformer.data.prepared import DataRequest, StartModelConstraints
 from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data, ImageSettings, Split
 from anyformer.data.sizes import Sizes
@@ -94,9 +94,7 @@ def annotated(folder: Path, count: int = 12, names: tuple[str, ...] = ("bright",
 
 def prepared(path: Path, cache: Path, **settings: Any) -> Any:
     said: list[str] = []
-    made = prepare_detection(
-        [path], Data(**settings), task="detect", seed=0, cache=cache, given=StartModelConstraints(), say=said.append
-    )
+    made = prepare_detection(DataRequest([path], Data(**settings), cache, log=said.append), task="detect")
     return made, said
 
 
@@ -135,26 +133,11 @@ def test_sizes_flips_and_colours_are_as_asked(tmp_path: Path) -> None:
     assert made.train.batch([0]).inputs[0].shape == (1, 3, 48, 48) and not made.train.flip
     steps = ImageSteps.from_dict({"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 800}})
     assert steps.mean == (0.485, 0.456, 0.406) and steps.to_dict()["size"] == {"shortest_edge": 800}
-    other = prepare_detection(
-        [path],
-        Data(),
-        task="detect",
-        seed=0,
-        cache=tmp_path / "y",
-        given=StartModelConstraints(images=steps),
-        say=lambda _: None,
-    )
+    given = StartModelConstraints(images=steps)
+    other = prepare_detection(DataRequest([path], Data(), tmp_path / "y", given=given), task="detect")
     assert other.images is not None and other.images.mean == steps.mean
     with pytest.raises(UserError, match="2 files are given"):
-        prepare_detection(
-            [path, path],
-            Data(),
-            task="detect",
-            seed=0,
-            cache=tmp_path / "z",
-            given=StartModelConstraints(),
-            say=lambda _: None,
-        )
+        prepare_detection(DataRequest([path, path], Data(), tmp_path / "z"), task="detect")
 
 
 def test_a_run_from_the_file_to_the_boxes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

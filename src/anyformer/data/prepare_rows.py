@@ -20,7 +20,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.mixing import mixing_rates
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target, tell_wrong
 from anyformer.data.settings import Data
@@ -33,14 +33,12 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
 
 
-def prepare_rows(
-    gathered: Gathered, decision: Decision, settings: Data, *, seed: int, cache: Path, given: StartModelConstraints,
-    notes: list[str], tell: Say,
-) -> Prepared:  # fmt: skip
+def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, notes: list[str], tell: Say) -> Prepared:
     """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
+    settings, seed, given = request.settings, request.seed, request.given
     for line in lines(decision, gathered.frame):
         tell(line)
-    work = RowPreparation(gathered, decision, settings, Arrays.new(cache))
+    work = RowPreparation(gathered, decision, settings, Arrays.new(request.cache))
     decoded = work.decode(given, tell)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)

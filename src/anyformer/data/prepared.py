@@ -1,12 +1,13 @@
-"""Prepared: data after everything has been decided, ready to train on."""
+"""DataRequest: what is to be made ready for training. Prepared: the same after everything has been decided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.data.examples import Examples
+from anyformer.log import Log, silence
 
 if TYPE_CHECKING:
     from anyformer.data.columns.base import Column
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from anyformer.data.tokenizers.tokenizer import Tokenizer
     from anyformer.slots import Network
 
-Say = Callable[[str], None]  # one line about a decision, for people
+Say = Log
 
 
 @dataclass
@@ -38,6 +39,19 @@ class StartModelConstraints:
         """What a text that is written begins with."""
         known = (self.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
         return next((token for token in known if token is not None), 0)
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What is to be made ready for training, and how: what `Task.prepare` is given."""
+
+    source: Any  # files (paths) or Python data
+    settings: Data
+    cache: Path  # the folder that the examples are written into
+    seed: int = 0
+    given: StartModelConstraints = field(default_factory=StartModelConstraints)
+    log: Log = silence
+    why: str = ""  # how the task was recognised, where nobody named one
 
 
 @dataclass

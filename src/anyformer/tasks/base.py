@@ -23,7 +23,7 @@ from anyformer.data.columns.kinds import only_modality
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -82,21 +82,11 @@ class Task(TaskEvaluation):
         """How data is read where nothing is said; `network` is the one to be trained, where it was named."""
         return Data()
 
-    def prepare(
-        self,
-        source: Any,
-        settings: Data,
-        *,
-        seed: int,
-        cache: Path,
-        given: StartModelConstraints,
-        say: Say,
-        why: str = "",
-    ) -> Prepared:
-        """Files or Python data, ready to train on; `why` is how the task was recognised."""
+    def prepare(self, request: DataRequest) -> Prepared:
+        """Files or Python data, ready to train on."""
         raise NotImplementedError
 
-    def prepare_gathered(self, gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str) -> Prepared:
+    def prepare_gathered(self, gathered: Gathered, request: DataRequest) -> Prepared:
         """The same for rows that were read already, of a task that recognises rows."""
         raise NotImplementedError
 

@@ -21,10 +21,9 @@ from anyformer.data.examples import Examples
 from anyformer.data.files.annotated import open_annotated
 from anyformer.data.files.coco import Annotated, Picture, read_coco
 from anyformer.data.frame import Frame
-from anyformer.data.gather import paths_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.images.decoding import Unreadable, looked_at
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say
 from anyformer.data.recognise import shows_objects
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -70,21 +69,9 @@ class DetectTask(Task):
     def recognise(self, paths: Sequence[Path] | None, settings: Data) -> str:
         return shows_objects(paths, settings)
 
-    def prepare(
-        self,
-        source: Any,
-        settings: Data,
-        *,
-        seed: int,
-        cache: Path,
-        given: StartModelConstraints,
-        say: Say,
-        why: str = "",
-    ) -> Prepared:
-        refuse_columns(settings, "images with objects")
-        return prepare_detection(
-            paths_of(source), settings, task=self.name, seed=seed, cache=cache, given=given, say=say, why=why
-        )
+    def prepare(self, request: DataRequest) -> Prepared:
+        refuse_columns(request.settings, "images with objects")
+        return prepare_detection(request, task=self.name)
 
     # ------------------------------------------------------------ the model
 

@@ -26,7 +26,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows, is_files, report_bad, room_for, take_rows
 from anyformer.data.new_rows import parse_table, with_place
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
 from anyformer.data.settings import Data
@@ -73,23 +73,14 @@ class ForecastTask(NumberAnswers):
     def recognise_rows(self, frame: Frame, settings: Data) -> str:
         return shows_series(frame, settings)
 
-    def prepare(
-        self,
-        source: Any,
-        settings: Data,
-        *,
-        seed: int,
-        cache: Path,
-        given: StartModelConstraints,
-        say: Say,
-        why: str = "",
-    ) -> Prepared:
-        refuse_both(settings, "a time series")
-        refuse_columns(settings, "a time series", used=("--target", "--inputs", "--types", "--time", "--split-column"))
-        return prepare_series(source, settings, task=self.name, cache=cache, say=say)
+    def prepare(self, request: DataRequest) -> Prepared:
+        used = ("--target", "--inputs", "--types", "--time", "--split-column")
+        refuse_both(request.settings, "a time series")
+        refuse_columns(request.settings, "a time series", used=used)
+        return prepare_series(request, task=self.name)
 
-    def prepare_gathered(self, gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str) -> Prepared:
-        return prepare_gathered(gathered, settings, task=self.name, cache=cache, say=say, why=why)
+    def prepare_gathered(self, gathered: Gathered, request: DataRequest) -> Prepared:
+        return prepare_gathered(gathered, request, task=self.name)
 
     # ------------------------------------------------------------ the model
 

@@ -17,12 +17,13 @@ from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import Gathered, gather, origin_of, paths_of
 from anyformer.data.prepare_rows import prepare_rows
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import tell_files
 from anyformer.data.settings import Data, Format
 from anyformer.data.splits import FREE, TRAIN
 from anyformer.errors import UserError
+from anyformer.log import keep_lines
 from anyformer.tasks.base import Task
 from anyformer.tasks.decide import decide
 from anyformer.tasks.known_tasks import all_tasks, find
@@ -42,9 +43,8 @@ def prepare(
     """Files (paths) or Python data, ready to train on; every decision is said, and kept in `notes` and `facts`."""
     settings, given = settings or Data(), given or StartModelConstraints()
     chosen, why = (find(task), "") if task is not None else recognise(source, settings)
-    if chosen is None or isinstance(chosen, RowTask):
-        return prepare_table(source, chosen, settings, seed=seed, cache=cache, given=given, say=say)
-    return chosen.prepare(source, settings, seed=seed, cache=cache, given=given, say=say, why=why)
+    request = DataRequest(source, settings, cache, seed, given, say, why)
+    return prepare_table(request, chosen) if chosen is None or isinstance(chosen, RowTask) else chosen.prepare(request)
 
 
 def recognise(source: Any, settings: Data) -> tuple[Task | None, str]:
@@ -57,10 +57,9 @@ def recognise(source: Any, settings: Data) -> tuple[Task | None, str]:
     return None, ""
 
 
-def prepare_table(
-    source: Any, task: RowTask | None, settings: Data, *, seed: int, cache: Path, given: StartModelConstraints, say: Say
-) -> Prepared:
+def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
     """Rows of a table; which task they are for is decided by looking at them where nobody says."""
+    source, settings, cache = request.source, request.settings, request.cache
     paths = paths_of(source)
     origin = "table" if paths is None else origin_of(paths, None if task is None else task.origin)
     if paths is not None and task is not None and not task.has_target and (files := unlabelled_images(paths)):
@@ -68,12 +67,7 @@ def prepare_table(
     if origin == "fasta":
         settings = by_residue(settings, alone=False)
     there = cache.exists()
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
+    notes, tell = keep_lines(request.log)
     try:
         if task is not None and task.takes_lines and paths is not None and origin_of(paths, None) == "text":
             gathered = gather_lines(paths, settings)
@@ -82,7 +76,7 @@ def prepare_table(
         for other in reversed(all_tasks()) if task is None and origin == "table" else ():
             why = other.recognise_rows(gathered.frame, settings)
             if why:
-                return other.prepare_gathered(gathered, settings, cache=cache, say=say, why=why)
+                return other.prepare_gathered(gathered, replace(request, settings=settings, why=why))
         if (
             origin == "texts"
             and not settings.kinds()
@@ -93,10 +87,10 @@ def prepare_table(
         named = None if gathered.origin == "sentences" else settings.target or gathered.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
-        decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=given)
+        decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=request.given)
         settings, notes_on_split = settle_split(settings, gathered, decision)
         decision = replace(decision, notes=(*decision.notes, *notes_on_split))
-        return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
+        return prepare_rows(gathered, decision, replace(request, settings=settings), notes, tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
             shutil.rmtree(cache, ignore_errors=True)

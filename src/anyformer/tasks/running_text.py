@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.gather import gather, origin_of, paths_of
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.splits import FREE, SIDES, TRAIN
@@ -43,32 +44,23 @@ class RunningTextTask(Task):
     rows: ClassVar[type[Windows]] = Windows
     tokens: ClassVar[TaskTokens] = TaskTokens()  # special tokens that a tokenizer trained for it must have
 
-    def prepare(
-        self,
-        source: Any,
-        settings: Data,
-        *,
-        seed: int,
-        cache: Path,
-        given: StartModelConstraints,
-        say: Say,
-        why: str = "",
-    ) -> Prepared:
+    def prepare(self, request: DataRequest) -> Prepared:
         """Running text, or the one text column of a table."""
-        paths = paths_of(source)
+        settings, paths = request.settings, paths_of(request.source)
         origin = "table" if paths is None else origin_of(paths, self.origin)
         if origin == "fasta":
             settings = by_residue(settings, alone=True)
         if paths is not None and origin == self.origin:
             refuse_columns(settings, "running text")
-            return prepare_text(paths, settings, task=self.name, cache=cache, given=given, say=say, rows=self.rows,
-                                tokens=self.tokens)  # fmt: skip
+            request = replace(request, source=paths, settings=settings)
+            return prepare_text(request, task=self.name, rows=self.rows, tokens=self.tokens)
         refuse_both(settings, f"a {self.title}")
         refuse_columns(settings, f"a {self.title}", used=("--target", "--inputs", "--types", "--split-column"))
-        sides = texts_of(source, origin, settings, cache, self.name)
+        sides = texts_of(request.source, origin, settings, request.cache, self.name)
         whole = settings.replace(split=settings.split.replace(valid_file=None, test_file=None))  # they are in `sides`
-        return prepare_texts(sides["train"], whole, task=self.name, cache=cache, given=given, say=say, rows=self.rows,
-                             tokens=self.tokens, valid=sides["valid"] or None, test=sides["test"] or None)  # fmt: skip
+        request = replace(request, source=sides["train"], settings=whole)
+        return prepare_texts(request, task=self.name, rows=self.rows, tokens=self.tokens,
+                             valid=sides["valid"] or None, test=sides["test"] or None)  # fmt: skip
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         return True
@@ -89,11 +81,11 @@ class RunningTextTask(Task):
         settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
         with scratch_folder() as cache:
             given = StartModelConstraints(tokenizer=evaluator.tokenizer, length=preprocess.length)
+            request = DataRequest(list(files), settings, cache, given=given, log=say)
             if origin_of(files, None) == "fasta":
-                found = self.prepare(list(files), settings, seed=0, cache=cache, given=given, say=say)
+                found = self.prepare(request)
             else:
-                found = prepare_text(list(files), settings, task=self.name, cache=cache, given=given, say=say,
-                                     rows=self.rows, tokens=self.tokens)  # fmt: skip
+                found = prepare_text(request, task=self.name, rows=self.rows, tokens=self.tokens)
             return evaluator(predictor.model, found.train)
 
     # ------------------------------------------------------------ baselines

@@ -12,7 +12,7 @@ from anyformer.data.datasets import corpus
 from anyformer.data.datasets.text import boundary, prepare_text, prepare_texts, window
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files import documents
-from anyformer.data.prepared import Prepared, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, StartModelConstraints
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import open_tokenizer, train_tokenizer
@@ -35,9 +35,8 @@ def prose(characters: int, seed: int = 0) -> str:
 def ready(paths: object, cache: Path, data: Data | None = None, given: StartModelConstraints | None = None) -> Prepared:
     listed = paths if isinstance(paths, list) else [paths]
     said: list[str] = []
-    made = prepare_text(
-        listed, data or Data(), task="lm", cache=cache, given=given or StartModelConstraints(), say=said.append
-    )
+    request = DataRequest(listed, data or Data(), cache, given=given or StartModelConstraints(), log=said.append)
+    made = prepare_text(request, task="lm")
     assert made.notes == said
     return made
 
@@ -220,15 +219,7 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def run(name: str) -> Prepared:
         lazy = (row for pair in zip(rows, [""] * 40, strict=True) for row in pair)
-        return prepare_texts(
-            lazy,
-            Data(),
-            task="lm",
-            cache=tmp_path / name,
-            given=StartModelConstraints(),
-            say=lambda line: None,
-            name="t.jsonl",
-        )
+        return prepare_texts(DataRequest(lazy, Data(), tmp_path / name), task="lm", name="t.jsonl")
 
     made = run("a")
     assert made.train.place(0) == "t.jsonl row 1, about character 1"
@@ -237,31 +228,14 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert int((ids(made.train) == made.tokenizer.eos).sum()) == 35  # between 36 texts
     monkeypatch.setattr(documents, "KEPT", 1000)  # the rest waits on disk
     assert ids(run("b").train).tolist() == ids(made.train).tolist()
-    apart = prepare_texts(
-        rows,
-        Data(),
-        task="lm",
-        cache=tmp_path / "d",
-        given=StartModelConstraints(),
-        say=lambda line: None,
-        valid=["unseen " * 9, rows[0]],
-    )
+    apart = prepare_texts(DataRequest(rows, Data(), tmp_path / "d"), task="lm", valid=["unseen " * 9, rows[0]])
     assert isinstance(apart.valid, Windows) and apart.valid.place(0).startswith("valid row 1")
     assert any(note.startswith("warning  valid row 2 to valid on") for note in apart.notes)
     assert apart.valid.bytes == 63 + len(rows[0].encode())
     with pytest.raises(UserError, match="no text in it"):
-        prepare_texts(
-            [""], Data(), task="lm", cache=tmp_path / "c", given=StartModelConstraints(), say=lambda line: None
-        )
+        prepare_texts(DataRequest([""], Data(), tmp_path / "c"), task="lm")
     with pytest.raises(UserError, match="row 2: half a character"):
-        prepare_texts(
-            ["a", "\ud800"],
-            Data(),
-            task="lm",
-            cache=tmp_path / "c",
-            given=StartModelConstraints(),
-            say=lambda line: None,
-        )
+        prepare_texts(DataRequest(["a", "\ud800"], Data(), tmp_path / "c"), task="lm")
 
 
 def test_the_cache_is_used_only_for_the_same_text_and_settings(tmp_path: Path) -> None:

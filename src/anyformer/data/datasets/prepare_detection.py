@@ -14,45 +14,38 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, put_pictures, usual_square
 from anyformer.data.files.annotated import FORMATS, open_annotated
 from anyformer.data.files.coco import Annotated, Picture
+from anyformer.data.gather import paths_of
 from anyformer.data.images.decode_all import picture_steps
 from anyformer.data.images.preprocessing import FILE as IMAGES
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint
 from anyformer.data.targets import Things
 from anyformer.errors import UserError, did_you_mean
+from anyformer.log import keep_lines
 from anyformer.safe_files import digest_of_all
 
 KIND = "detection"
 TRUTH = ("boxes", "kinds", "crowd")
 
 
-def prepare_detection(
-    paths: list[Path] | None, settings: Data, *, task: str, seed: int, cache: Path, given: StartModelConstraints,
-    say: Say, why: str = "",
-) -> Prepared:  # fmt: skip
-    """Annotated images ready to train on; --valid and --test name further ones.
-
-    `why` is how the task was found, where nobody asked for it.
-    """
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
+def prepare_detection(request: DataRequest, *, task: str) -> Prepared:
+    """Annotated images ready to train on; --valid and --test name further ones."""
+    settings, cache, paths = request.settings, request.cache, paths_of(request.source)
+    notes, tell = keep_lines(request.log)
     if paths is None or len(paths) != 1:
         raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where=f"--task {task}",
                         fix=f"give {FORMATS}")  # fmt: skip
-    if why:
-        tell(f"task     {task}: {why}")
+    if request.why:
+        tell(f"task     {task}: {request.why}")
     there = cache.exists()
     try:
         found, side = gather_pictures(paths[0], settings, tell)
-        return assemble_detection(found, sides(side, settings, seed), settings, task, cache, given, notes, tell)
+        side = sides(side, settings, request.seed)
+        return assemble_detection(found, side, settings, task, cache, request.given, notes, tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
             shutil.rmtree(cache, ignore_errors=True)

@@ -28,7 +28,7 @@ from anyformer.data.datasets.time_axis import (
 from anyformer.data.decision import name_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered, gather
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import DataRequest, Prepared, Say
 from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.report import tell_files
 from anyformer.data.settings import Data
@@ -36,18 +36,19 @@ from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint, save_frame
 from anyformer.data.targets import Future, read_numbers
 from anyformer.errors import UserError, did_you_mean
+from anyformer.log import keep_lines
 
 KIND = "series"
 HORIZON = 96  # where nothing is said and the rows are enough
 LOOK_BACKS = (12, 24, 48, 96, 192, 336, 512)  # tried where nothing is said, as far as the rows allow
 
 
-def prepare_series(source: Any, settings: Data, *, task: str, cache: Path, say: Say) -> Prepared:
+def prepare_series(request: DataRequest, *, task: str) -> Prepared:
     """Rows of a table, in the order of time, ready for a forecast."""
-    there = cache.exists()
+    cache, there = request.cache, request.cache.exists()
     try:
-        found = gather(source, "table", settings, cache / "read")
-        return prepare_gathered(found, settings, task=task, cache=cache, say=say)
+        found = gather(request.source, "table", request.settings, cache / "read")
+        return prepare_gathered(found, request, task=task)
     except BaseException:
         if not there:
             shutil.rmtree(cache, ignore_errors=True)
@@ -56,20 +57,13 @@ def prepare_series(source: Any, settings: Data, *, task: str, cache: Path, say: 
         shutil.rmtree(cache / "read", ignore_errors=True)
 
 
-def prepare_gathered(
-    gathered: Gathered, settings: Data, *, task: str, cache: Path, say: Say, why: str = ""
-) -> Prepared:
-    """The same for rows that were read already; `why` is how the task was found, where nobody asked for it."""
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
+def prepare_gathered(gathered: Gathered, request: DataRequest, *, task: str) -> Prepared:
+    """The same for rows that were read already."""
+    notes, tell = keep_lines(request.log)
     tell_files(gathered.frame, tell)
-    if why:
-        tell(f"task     {task}: {why}")
-    return assemble_series(gathered, settings, task, cache, notes, tell)
+    if request.why:
+        tell(f"task     {task}: {request.why}")
+    return assemble_series(gathered, request.settings, task, request.cache, notes, tell)
 
 
 def assemble_series(

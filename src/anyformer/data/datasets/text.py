@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import numpy as np
 from anyformer.data.datasets.corpus import CorpusPart, TaskTokens, enough, pack_parts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, sizes
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
+from anyformer.log import keep_lines
 
 LENGTH = 256  # tokens of a window, where nothing is said
 NO_TOKENS = TaskTokens()
@@ -22,25 +23,17 @@ WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
 
 
 def prepare_text(
-    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: StartModelConstraints, say: Say,
-    rows: type[Windows] = Windows, tokens: TaskTokens = NO_TOKENS,
-) -> Prepared:  # fmt: skip
+    request: DataRequest, *, task: str, rows: type[Windows] = Windows, tokens: TaskTokens = NO_TOKENS
+) -> Prepared:
     """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
-    documents, skipped = read_documents([Path(path) for path in paths], settings.format)
-    return prepare_documents(
-        documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file", rows=rows,
-        tokens=tokens,
-    )  # fmt: skip
+    documents, skipped = read_documents([Path(path) for path in request.source], request.settings.format)
+    return prepare_documents(documents, request, task=task, skipped=skipped, unit="file", rows=rows, tokens=tokens)
 
 
 def prepare_texts(
-    texts: Iterable[str],
-    settings: Data,
+    request: DataRequest,
     *,
     task: str,
-    cache: Path,
-    given: StartModelConstraints,
-    say: Say,
     name: str = "texts",
     unit: str = "row",
     valid: Iterable[str] | None = None,
@@ -49,24 +42,18 @@ def prepare_texts(
     tokens: TaskTokens = NO_TOKENS,
 ) -> Prepared:
     """Texts that come one by one, one document each, ready for a `task`; `valid` and `test` are texts too."""
-    documents = in_memory(texts, name, unit)
+    documents = in_memory(request.source, name, unit)
     own = {side: in_memory(some, side, unit) for side, some in (("valid", valid), ("test", test)) if some is not None}
     if not documents:
         raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
-    return prepare_documents(
-        documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own, rows=rows,
-        tokens=tokens,
-    )  # fmt: skip
+    return prepare_documents(documents, request, task=task, skipped={}, unit="text", own=own, rows=rows, tokens=tokens)
 
 
 def prepare_documents(
     documents: list[Document],
-    settings: Data,
+    request: DataRequest,
     *,
     task: str,
-    cache: Path,
-    given: StartModelConstraints,
-    say: Say,
     skipped: dict[str, list[str]],
     unit: str,
     own: Mapping[str, list[Document]] | None = None,
@@ -77,16 +64,12 @@ def prepare_documents(
 
     `rows` is how the text is cut, `tokens` what a tokenizer trained here must have for the task.
     """
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
+    settings, given = request.settings, request.given
+    notes, tell = keep_lines(request.log)
     for reason, names in skipped.items():
         tell(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
     parts = split(documents, settings, unit, own or {}, task, tell)
-    arrays, tokenizer = pack_parts(parts, settings, given, tokens, cache, tell)
+    arrays, tokenizer = pack_parts(parts, settings, given, tokens, request.cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
     length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
     start = given.start_for(tokenizer) if rows.feeds_decoder else None
