@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
+from anyformer.log import Log
+
 KEPT = 2  # minor versions that an old name still works, at least
 
 
@@ -35,6 +37,14 @@ def find_new_name(name: str) -> str | None:
         FutureWarning, stacklevel=3,
     )  # fmt: skip
     return found.now
+
+
+def log_of(log: Log, say: Log | None) -> Log:
+    """Where a public function sends its lines: `say` was the parameter's name before 0.2.0, and warns at that line."""
+    if say is None:
+        return log
+    warnings.warn("the parameter say is called log since 0.2.0 and goes in 0.4.0", FutureWarning, stacklevel=3)
+    return say
 
 
 def minor(version: str) -> tuple[int, int]:

@@ -24,7 +24,7 @@ def looked_at(tmp_path: Any, settings: Data | None = None, **columns: Any) -> tu
     said: list[str] = []
     table = {name: np.asarray(cells).astype(str).tolist() for name, cells in columns.items()}
     data = settings or Data(target=("y",))
-    made = prepare(table, settings=data, cache=tmp_path / "cache", say=said.append)
+    made = prepare(table, settings=data, cache=tmp_path / "cache", log=said.append)
     return said, np.flatnonzero(np.asarray(made.train.arrays["side"]) == TEST)
 
 

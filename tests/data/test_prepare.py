@@ -59,7 +59,7 @@ def written(path, rows, names=None, delimiter=","):
 def go(tmp_path, source, task=None, seed=0, given=None, name="cache", **settings):
     said: list[str] = []
     made = prepare(
-        source, task=task, settings=Data(**settings), seed=seed, cache=tmp_path / name, given=given, say=said.append
+        source, task=task, settings=Data(**settings), seed=seed, cache=tmp_path / name, given=given, log=said.append
     )
     assert made.notes == said
     return made
@@ -394,7 +394,7 @@ def test_running_text_goes_to_the_language_model(tmp_path):
 
 def go_text(path, tmp_path):
     return prepare(
-        [path], settings=Data(tokenizer=TokenizerSettings(kind="char")), cache=tmp_path / "cache", say=lambda line: None
+        [path], settings=Data(tokenizer=TokenizerSettings(kind="char")), cache=tmp_path / "cache", log=lambda line: None
     )
 
 

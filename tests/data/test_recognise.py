@@ -18,7 +18,7 @@ from tests.training.test_detection import annotated
 
 def looked_at(source: Path, cache: Path, **words: Any) -> tuple[Any, list[str]]:
     said: list[str] = []
-    return prepare([source], cache=cache, say=said.append, **words), said
+    return prepare([source], cache=cache, log=said.append, **words), said
 
 
 # ---------------------------------------------------------------- images with boxes

@@ -164,7 +164,7 @@ def test_examples_that_do_not_fit_are_dropped_and_questions_left_out(tmp_path: P
     rows = read_prompt_rows([questions(tmp_path / "q.csv", [*ROWS, long])], choose=True)
     said: list[str] = []
     report = ask(predictor, rows, None, Template.parse("{question} {answer}\n"), ShotSettings((0, 5)), batch=4,
-                 say=said.append)  # fmt: skip
+                 log=said.append)  # fmt: skip
     assert [one.rows for one in report.scores] == [6, 6] and [one.left_out for one in report.scores] == [1, 1]
     assert report.scores[0].dropped == 0 and 0 < report.scores[1].dropped <= 30
     assert any("left out 1 rows: longer than the model takes, the first q.csv row 8" in line for line in said)

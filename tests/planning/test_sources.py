@@ -85,7 +85,7 @@ def test_data_is_planned_for_the_time_that_its_run_would_take(tmp_path: Path) ->
     data = tmp_path / "reviews.csv"
     data.write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
     told: list[str] = []
-    found = anyformer.plan(data, device="cpu", say=told.append)
+    found = anyformer.plan(data, device="cpu", log=told.append)
     assert found.name == "reviews.csv" and told and found.batch > 1 and found.steps is not None
     kept = create(Request([data], out=tmp_path / "run", device="cpu"), told.append, torch.device("cpu"), weights=False)
     prepared = reopen(kept.cache)

@@ -96,14 +96,14 @@ def test_a_stopped_sweep_goes_on_with_the_same_runs(
     with monkeypatch.context() as changed:
         changed.setattr(module, "train_one", stopping)
         with pytest.raises(Stopped, match="same command"):
-            module.sweep(book, out, minutes=10, device="cpu", say=lambda line: None)
+            module.sweep(book, out, minutes=10, device="cpu", log=lambda line: None)
     monkeypatch.setattr(module, "measure_ceilings", lambda place: DEVICES["h200"])  # a faster moment: the same runs
-    whole = module.sweep(book, out, minutes=10, device="cpu", say=lambda line: None)
+    whole = module.sweep(book, out, minutes=10, device="cpu", log=lambda line: None)
     first, rest = made[:5], made[5:]
     assert [line.replace("opened", "made") for line in rest[:5]] == first
     assert len(whole.runs) == 16 and not [line for line in rest[5:] if line.startswith("opened")]
     with pytest.raises(UserError, match="holds a sweep"):
-        module.sweep(book, out, minutes=20, device="cpu", say=lambda line: None)
+        module.sweep(book, out, minutes=20, device="cpu", log=lambda line: None)
 
 
 @pytest.mark.parametrize(("alpha_term", "better"), [(600.0, "bigger"), (6.0, "longer")])

@@ -79,3 +79,19 @@ def test_an_old_name_works_and_warns_where_it_was_used(monkeypatch: pytest.Monke
     with warnings.catch_warnings():  # control: a name of today says nothing
         warnings.simplefilter("error")
         assert anyformer.Model
+
+
+def test_say_is_an_old_name_of_log(tmp_path: Path) -> None:
+    table = {"text": ["good", "bad"] * 8, "label": ["yes", "no"] * 8}
+    ours: list[str] = []
+    theirs: list[str] = []
+    with warnings.catch_warnings():  # control: the name of today says nothing
+        warnings.simplefilter("error")
+        anyformer.prepare(table, cache=tmp_path / "a", log=ours.append)
+    with pytest.warns(FutureWarning, match="say is called log since 0.2.0") as seen:
+        anyformer.prepare(table, cache=tmp_path / "b", say=theirs.append)
+    assert seen[0].filename == __file__ and theirs == ours and len(ours) > 3
+    with pytest.warns(FutureWarning, match="say is called log"):
+        anyformer.plan("gpt2", batch=1, length=8, say=theirs.append)
+    with pytest.warns(FutureWarning, match="say is called log"), pytest.raises(anyformer.UserError):
+        anyformer.resume(tmp_path / "nowhere", say=theirs.append)

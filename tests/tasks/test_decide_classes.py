@@ -70,7 +70,7 @@ def test_folders_name_classes_whatever_they_are_called(tmp_path: Path, names: li
             pixels = DRAW.integers(0, 255, (8, 8), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "all" / name / f"{number}.png")
     said: list[str] = []
-    made = prepare([tmp_path / "all"], cache=tmp_path / "cache", say=said.append)
+    made = prepare([tmp_path / "all"], cache=tmp_path / "cache", log=said.append)
     assert made.task == "classify" and len(made.preprocess.labels or ()) == len(names)
     assert any("named by folders" in line and "--task regress" in line for line in said) == (len(names) > 10)
     asked = [tmp_path / "all"]

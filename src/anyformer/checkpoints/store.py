@@ -20,6 +20,7 @@ from typing import Any
 
 from anyformer import faults, safe_files
 from anyformer.errors import UserError
+from anyformer.log import Log, silence
 from anyformer.safe_files import digest, flush, make_folder, read_bytes
 
 MANIFEST = "manifest.json"
@@ -131,13 +132,13 @@ def committed(parent: Path) -> Iterator[tuple[int, Path]]:
     yield from sorted(found, key=lambda pair: (-pair[0], pair[1].name))
 
 
-def latest(parent: Path, say: Callable[[str], None] = lambda line: None) -> tuple[int, Path] | None:
+def latest(parent: Path, log: Log = silence) -> tuple[int, Path] | None:
     """The newest whole checkpoint; newer ones that are damaged are said."""
     for step, path in committed(parent):
         trouble = problem(path)
         if not trouble:
             return step, path
-        say(f"damaged  {path.name}: {trouble}; the one before it is taken")
+        log(f"damaged  {path.name}: {trouble}; the one before it is taken")
     return None
 
 

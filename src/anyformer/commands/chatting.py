@@ -59,7 +59,7 @@ def chat(
     conversation = Conversation()
     given = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     conversation.settings.update({name: value for name, value in given.items() if value is not None})
-    conversation.tell(system or "")
+    conversation.set_system(system or "")
     talker = remote(str(url), model, key) if folder is None else local(folder, device, dtype)
     try:
         Chat(talker, conversation, as_json=as_json, quiet=quiet).run()
@@ -94,7 +94,7 @@ class Chat:
         self.seconds = 0.0
         self.stops = 0  # Ctrl-C since the last line
         self.commands: dict[str, Callable[[str], None]] = {
-            "help": lambda _: note(HELP), "set": self.set, "system": self.conversation.tell, "clear": self.clear,
+            "help": lambda _: note(HELP), "set": self.set, "system": self.conversation.set_system, "clear": self.clear,
             "save": self.save, "load": self.load, "stats": self.stats, "probs": self.probs,
         }  # fmt: skip
 
@@ -163,9 +163,9 @@ class Chat:
     def turn(self, text: str) -> None:
         """One question and its answer, streamed; what was written before Ctrl-C stays said."""
         before = list(self.conversation.turns)
-        self.conversation.say("user", text)
+        self.conversation.add("user", text)
         answer = self.last = Reply()
-        stream = self.talker.answer(self.conversation, answer, self.say)
+        stream = self.talker.answer(self.conversation, answer, self.log)
         try:
             for piece in stream:
                 if not self.as_json:
@@ -181,7 +181,7 @@ class Chat:
         finally:
             stream.close()  # frees the row, or hangs up
             answer.rates.end()
-        self.conversation.say("assistant", answer.text)
+        self.conversation.add("assistant", answer.text)
         self.answers, self.tokens = self.answers + 1, self.tokens + answer.rates.new
         self.seconds += answer.rates.total
         if self.as_json:
@@ -191,7 +191,7 @@ class Chat:
         if not self.quiet:
             note(answer.rates.line() + ("; stopped" if answer.finish == "cancelled" else ""))
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         if not self.quiet:
             note(line)
 
@@ -221,12 +221,12 @@ class Chat:
 
     def save(self, rest: str) -> None:
         self.conversation.save(file_named_by(rest, "/save"))
-        self.say(f"{len(self.conversation.turns)} turns written to {rest}")
+        self.log(f"{len(self.conversation.turns)} turns written to {rest}")
 
     def load(self, rest: str) -> None:
         found = Conversation.load(file_named_by(rest, "/load"))
         self.conversation.turns, self.conversation.settings = found.turns, found.settings
-        self.say(f"{len(found.turns)} turns read from {rest}")
+        self.log(f"{len(found.turns)} turns read from {rest}")
 
     def stats(self, rest: str) -> None:
         if self.last is None:

@@ -68,14 +68,14 @@ def check(
     else:
         of_data(data, asked, as_json=as_json, quiet=quiet)
         return
-    tell(facts | {"problems": bad}, as_json)
+    write_facts(facts | {"problems": bad}, as_json)
     if bad:
         fix = "do not use this folder" if "status" not in facts else "resume or use only what is whole"
         raise UserError(f"{len(bad)} problem{'s' * (len(bad) > 1)}, first: {bad[0]}"[:240], where=path.name, fix=fix,
                         details=bad)  # fmt: skip
 
 
-def tell(facts: dict[str, Any], as_json: bool) -> None:
+def write_facts(facts: dict[str, Any], as_json: bool) -> None:
     """Facts as JSON or under each other."""
     if as_json:
         write(json.dumps(facts))

@@ -35,7 +35,7 @@ class Conversation:
     turns: list[Turn] = field(default_factory=list)
     settings: dict[str, int | float] = field(default_factory=dict)
 
-    def say(self, role: str, content: str) -> None:
+    def add(self, role: str, content: str) -> None:
         """One more turn."""
         self.turns.append({"role": role, "content": content})
 
@@ -44,7 +44,7 @@ class Conversation:
         """What the model was told to be."""
         return self.turns[0]["content"] if self.turns and self.turns[0]["role"] == "system" else None
 
-    def tell(self, text: str) -> None:
+    def set_system(self, text: str) -> None:
         """Other instructions, or none."""
         rest = self.turns[1:] if self.system is not None else self.turns
         self.turns = [{"role": "system", "content": text}, *rest] if text else rest

@@ -10,6 +10,7 @@ import typer
 
 from anyformer.commands.words import configure_messages, note, write
 from anyformer.errors import UserError
+from anyformer.log import silence
 
 if TYPE_CHECKING:
     from anyformer.planning.devices import DeviceCeilings
@@ -81,7 +82,7 @@ def plan(
 
     found = make_plan(
         source, batch=batch, length=length, device=ceilings(device, measure=measure), processes=processes,
-        train_tokens=tokens, price=price, say=(lambda line: None) if quiet else note,
+        train_tokens=tokens, price=price, log=silence if quiet else note,
     )  # fmt: skip
     # The laws are those of language models; a run of one has a budget of its own.
     budget = found.train_flops if flops is None and decodes(found.spec) else flops
@@ -107,7 +108,7 @@ def run_sweep(
     from anyformer.lab.sweep import sweep, sweep_text
 
     folder = out or Path("runs") / f"sweep-{source.stem}"
-    found = sweep(source, folder, minutes=minutes, say=(lambda line: None) if quiet else note)
+    found = sweep(source, folder, minutes=minutes, log=silence if quiet else note)
     write(json.dumps(found.to_dict(flops)) if as_json else sweep_text(found, flops))
 
 

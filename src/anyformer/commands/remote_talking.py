@@ -10,8 +10,9 @@ from typing import Any
 
 from anyformer.commands.conversation import Conversation
 from anyformer.commands.rates import Rates
-from anyformer.commands.talking import CONTINUES, FORGOTTEN, PLAIN_TOKENS, Reply, Say
+from anyformer.commands.talking import CONTINUES, FORGOTTEN, PLAIN_TOKENS, Reply
 from anyformer.errors import UserError
+from anyformer.log import Log
 
 SECONDS = 600.0  # without a word from the server
 MOST = 2**20  # bytes of one line or of an answer that is not a stream
@@ -58,7 +59,7 @@ class RemoteTalker:
             raise UserError("the server names no model", where=self.url[:80], fix="add --model NAME")
         return entries[0]
 
-    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, log: Log) -> Generator[str, None, None]:
         """Pieces of the answer as the server sends them."""
         told = False
         while True:
@@ -72,7 +73,7 @@ class RemoteTalker:
                     del self.extras[blamed]
                 elif error.code == "context_length_exceeded" and conversation.forget_oldest():
                     if not told:
-                        say(FORGOTTEN)
+                        log(FORGOTTEN)
                         told = True
                 else:
                     raise

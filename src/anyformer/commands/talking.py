@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from anyformer.commands.conversation import Conversation
 from anyformer.commands.rates import Rates
 from anyformer.errors import UserError
+from anyformer.log import Log
 
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
 
-Say = Callable[[str], None]
 PLAIN_TOKENS = 256  # of an answer, where the model only continues a text
 CONTINUES = "it continues your text"
 LEAST = 64  # tokens that an answer should have room for
@@ -46,7 +46,7 @@ class Talker(Protocol):
     plain: bool  # it was not trained to chat
     does: str  # what it does then
 
-    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, log: Log) -> Generator[str, None, None]:
         """Pieces of the answer as they come; those who stop listening have stopped it."""
 
     def close(self) -> None:
@@ -83,13 +83,13 @@ class LocalTalker:
         self.engine = Engine(self.store, text_of=self.tokenizer.target.decode, queue_tokens=2 * self.store.limit + 1)
         self.engine.start()
 
-    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, log: Log) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
         from anyformer.engine.engine import stream_tokens
         from anyformer.serving.detokenizer import TextPieces
 
         settings = self.settings(conversation)
-        tokens, source = self.prompt(conversation, settings.max_new_tokens, say)
+        tokens, source = self.prompt(conversation, settings.max_new_tokens, log)
         answer.rates = Rates(len(tokens if source is None else source))
         pieces = TextPieces(self.reader, () if self.pair else tokens)
         waiting = 0.0  # log-probability of tokens whose characters are not whole yet
@@ -124,7 +124,7 @@ class LocalTalker:
             changes["eos_token_id"] = self.tokenizer.eos
         return replace(chosen, **changes)
 
-    def prompt(self, conversation: Conversation, new: int | None, say: Say) -> tuple[list[int], list[int] | None]:
+    def prompt(self, conversation: Conversation, new: int | None, log: Log) -> tuple[list[int], list[int] | None]:
         """The tokens to read, after leaving out what no longer fits."""
         if self.pair:  # an encoder-decoder answers each question by itself
             start = self.predictor.defaults.start_token
@@ -145,7 +145,7 @@ class LocalTalker:
                 what = f"{len(ids):,} tokens do not fit a context of {self.store.limit:,}"
                 raise UserError(what, fix="say it shorter")
             if not told:
-                say(FORGOTTEN)
+                log(FORGOTTEN)
                 told = True
 
     def ids(self, conversation: Conversation) -> list[int]:

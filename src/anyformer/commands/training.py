@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ from anyformer.commands.launch import Launch
 from anyformer.commands.options import Device, Json, Quiet
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
+from anyformer.log import Log, silence
 from anyformer.training.distributed.world import World, report_once_per_host
 
 if TYPE_CHECKING:
@@ -122,10 +123,10 @@ def start_training(request: Request, progress: str, quiet: bool, launch: Launch)
     from anyformer.training.train import resume, run_request
 
     world, started = launch.world, launch.started
-    say, shown = messages(quiet), progress_mode(progress, quiet)
+    log, shown = messages(quiet), progress_mode(progress, quiet)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
-        return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=started)
-    return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=started)
+        return resume(request.out, log=log, progress=shown, quiet=quiet, world=world, started=started)
+    return run_request(request, log=log, progress=shown, quiet=quiet, world=world, started=started)
 
 
 def start_search(request: Request, minutes: float, progress: str, quiet: bool, launch: Launch) -> Trained:
@@ -134,7 +135,7 @@ def start_search(request: Request, minutes: float, progress: str, quiet: bool, l
 
     if not launch.world.is_alone:
         raise UserError("a search is made by one process", where="--tune", fix="tune with one, then train with several")
-    return run_search(request, minutes, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet,
+    return run_search(request, minutes, log=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet,
                       started=launch.started)  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) ->
     note(f"a run is there already: {out}; it is never overwritten")
     if not typer.confirm("resume it?", default=True, err=True):
         return None  # refused with the ways that are left
-    return resume_run(out, say=note_line, progress=progress, quiet=quiet, started=launch.started)
+    return resume_run(out, log=note_line, progress=progress, quiet=quiet, started=launch.started)
 
 
 def is_terminal() -> bool:
@@ -204,7 +205,7 @@ def resume(
 
     launch = launched(context)
     configure_messages(quiet)
-    say = messages(quiet)
+    log = messages(quiet)
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
@@ -215,10 +216,10 @@ def resume(
 
     def change() -> None:
         if changes or allowed:
-            change_run(run, changes, allowed, say)
+            change_run(run, changes, allowed, log)
 
     done = resume_run(
-        run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
+        run, log=log, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
         change=change, started=launch.started,
     )  # fmt: skip
     if launch.world.is_first:
@@ -269,7 +270,7 @@ def evaluate(
         if value is not None:
             raise UserError(f"--{name} is for prompting", where=f"--{name}", fix="add --shots 0,1,5, or leave it out")
     with with_standard_input(data or (), format) as files:
-        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet), threshold=threshold)
+        found = evaluate_run(run, files, device=device, batch=batch_size, log=messages(quiet), threshold=threshold)
     if as_json:
         write(json.dumps(found))
         return
@@ -297,7 +298,7 @@ def prompt_model(
     examples, out = asked.pop("examples"), asked.pop("out")
     settings = ShotSettings(numbers, **{name: value for name, value in asked.items() if value is not None})
     report = evaluate_shots(run, files, settings, examples=examples, out=out, device=device, batch=batch,
-                            say=messages(quiet))  # fmt: skip
+                            log=messages(quiet))  # fmt: skip
     write(json.dumps(report.facts()) if as_json else "\n".join(report.lines()))
 
 
@@ -329,7 +330,7 @@ def predict(
 
     configure_messages(quiet)
     with with_standard_input(data, format) as files:
-        text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, say=messages(quiet),
+        text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, log=messages(quiet),
                              on_bad_rows="skip" if skip_bad_rows else "error", threshold=threshold)  # fmt: skip
     if text is not None:
         write(text)
@@ -351,9 +352,9 @@ def conclude(run: Any, *, as_json: bool, quiet: bool) -> None:
             note(line)
 
 
-def messages(quiet: bool) -> Callable[[str], None]:
+def messages(quiet: bool) -> Log:
     """Where lines for people go."""
-    return (lambda line: None) if quiet else note_line
+    return silence if quiet else note_line
 
 
 def progress_mode(progress: str, quiet: bool) -> str:

@@ -15,6 +15,7 @@ from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError
+from anyformer.log import Log
 from anyformer.safe_files import scratch_folder
 
 OnBadRows = Literal["error", "skip"]
@@ -96,7 +97,7 @@ def is_column(cells: Any) -> bool:
 # ---------------------------------------------------------------- rows that cannot be read
 
 
-def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, say: Any) -> None:
+def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, log: Log) -> None:
     """Refuse the first row that cannot be read, or tell which are skipped."""
     if not bad:
         return
@@ -104,11 +105,11 @@ def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, say: Any) -
     if on_bad_rows == "error":
         more = [f"{some(len(bad), 'row')} cannot be read: {ranges(list(bad))[:200]}"] if len(bad) > 1 else []
         raise UserError(first.what, where=first.where, fix=first.fix, details=more)
-    say(f"skipped  {some(len(bad), 'row')} that cannot be read")
+    log(f"skipped  {some(len(bad), 'row')} that cannot be read")
     for error in list(bad.values())[:TOLD]:
-        say(f"skipped  {error.line}")
+        log(f"skipped  {error.line}")
     if len(bad) > TOLD:
-        say(f"skipped  and {len(bad) - TOLD:,} more: rows {ranges(list(bad)[TOLD:])}")
+        log(f"skipped  and {len(bad) - TOLD:,} more: rows {ranges(list(bad)[TOLD:])}")
 
 
 def ranges(rows: Sequence[int]) -> str:

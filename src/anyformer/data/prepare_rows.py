@@ -20,9 +20,9 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.mixing import mixing_rates
-from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
-from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target, tell_wrong
+from anyformer.data.report import log_counts, log_rows, log_split, log_target, log_wrong
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TEST, TRAIN, Sides, split
 from anyformer.data.store import facts_for, fingerprint, pad_of, read_prepared, seal
@@ -31,15 +31,16 @@ from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
+from anyformer.log import Log
 
 
-def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, notes: list[str], tell: Say) -> Prepared:
-    """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
+def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, notes: list[str], log: Log) -> Prepared:
+    """Rows about which everything was decided, ready to train on; `log` adds each line to `notes` as well."""
     settings, seed, given = request.settings, request.seed, request.given
     for line in lines(decision, gathered.frame):
-        tell(line)
+        log(line)
     work = RowPreparation(gathered, decision, settings, Arrays.new(request.cache))
-    decoded = work.decode(given, tell)
+    decoded = work.decode(given, log)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
     preprocess = given_preprocess(given, decision) or fit_preprocess(
@@ -61,23 +62,23 @@ def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, n
     arrays.put("side", sides.side)
     for modality in preprocess.modalities:
         alone = len(preprocess.modalities) == 1 and not preprocess.writes_text
-        settings = modality.settle_augmentation(arrays, train, settings, tell, alone=alone)
+        settings = modality.settle_augmentation(arrays, train, settings, log, alone=alone)
 
-    tell_target(preprocess, decision, len(train), tell)
-    tell_split(sides, preprocess, settings.split, tell)
+    log_target(preprocess, decision, len(train), log)
+    log_split(sides, preprocess, settings.split, log)
     if isinstance(preprocess.target, TaskAnswer):
         tasks = texts(frame.take(train).column(preprocess.target.task))
         rates = mixing_rates(tasks, settings.mixture)
-        tell("tasks    " + ", ".join(f"{name} {rate:.0%} ({tasks.count(name):,} rows)" for name, rate in rates.items()))
+        log("tasks    " + ", ".join(f"{name} {rate:.0%} ({tasks.count(name):,} rows)" for name, rate in rates.items()))
     if about:
-        tell(f"tokens   {about}; rows of at most {preprocess.length} tokens")
+        log(f"tokens   {about}; rows of at most {preprocess.length} tokens")
     for modality in preprocess.modalities:
         if said := modality.describe(preprocess):
-            tell(f"{modality.name:<8} {said}")
-    tell_counts(counts, preprocess, unseen, tell)
+            log(f"{modality.name:<8} {said}")
+    log_counts(counts, preprocess, unseen, log)
     if targets is not None and UNSEEN in targets.unusable and (strange := int(targets.unusable[UNSEEN].sum())):
-        tell_wrong(strange, list(targets.unseen), tell)
-    tell_rows(work.total, len(frame), work.skipped, work.places, tell)
+        log_wrong(strange, list(targets.unseen), log)
+    log_rows(work.total, len(frame), work.skipped, work.places, log)
     facts = {
         **decision.plain(), "rows": work.total, "used": len(frame), "skipped": work.skipped,
         "skipped_first": work.places, "seed": seed, **counts.plain(), "duplicates": sides.duplicates,
@@ -88,7 +89,7 @@ def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, n
         "fingerprint": fingerprint(arrays, preprocess, tokenizer),
     }  # fmt: skip
     seal(arrays, frame, preprocess, tokenizer, decoded.steps if decoded else None, facts, notes, settings)
-    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = read_prepared(arrays)
     assert made is not None
     made.notes, made.settings = notes, settings
@@ -119,7 +120,7 @@ class RowPreparation:
             self.kept = self.kept[rows]
             self.parsed = Parsed(self.frame, self.parsed.folder)
 
-    def decode(self, given: StartModelConstraints, tell: Say) -> Decoded | None:
+    def decode(self, given: StartModelConstraints, log: Log) -> Decoded | None:
         """Decode the files that a column names, if one does; rows whose file cannot be read are left out."""
         inputs = self.decision.inputs
         files = [(column.name, kind) for column in inputs if issubclass(kind := column.column, FileColumn)]
@@ -134,7 +135,7 @@ class RowPreparation:
             )  # fmt: skip
         ((name, kind),) = files
         found = kind.decode(
-            self.frame, name, self.settings, self.arrays, given=given, say=lambda line: tell(f"{kind.kind:<9}{line}")
+            self.frame, name, self.settings, self.arrays, given=given, log=lambda line: log(f"{kind.kind:<9}{line}")
         )
         # Where a row is more than its file, one without it is still a row.
         lost = found.broken if len(inputs) > 1 else ~found.there

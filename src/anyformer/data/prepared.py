@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from anyformer.data.tokenizers.tokenizer import Tokenizer
     from anyformer.slots import Network
 
-Say = Log
-
 
 @dataclass
 class StartModelConstraints:

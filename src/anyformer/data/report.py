@@ -8,36 +8,36 @@ from anyformer.data.columns.cells import some
 from anyformer.data.counts import ColumnCounts
 from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Split
 from anyformer.data.splits import SIDES, Sides
+from anyformer.log import Log
 
 
-def tell_files(frame: Frame, tell: Say) -> None:
+def log_files(frame: Frame, log: Log) -> None:
     """Every file with its rows and how it was read."""
     for source in frame.sources[:20]:
         how = f" ({', '.join(source.notes)})" if source.notes else ""
         rows = some(source.rows, source.unit) if source.rows else "the other side of each line"
-        tell(f"file     {source.name}: {rows}{how}")
+        log(f"file     {source.name}: {rows}{how}")
     if len(frame.sources) > 20:
-        tell(f"file     and {len(frame.sources) - 20:,} more")
+        log(f"file     and {len(frame.sources) - 20:,} more")
     for remark in frame.remarks:
-        tell(f"note     {remark}")
+        log(f"note     {remark}")
 
 
-def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: Say) -> None:
+def log_target(preprocess: Preprocess, decision: Decision, trained: int, log: Log) -> None:
     """What is predicted, and what is worth knowing of it."""
     target = preprocess.target
     assert target is not None
     names = target.names
     name = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    tell(f"target   {name}: {target.describe(trained)}")
+    log(f"target   {name}: {target.describe(trained)}")
     for line in target.warnings():
-        tell(f"note     {line}")
+        log(f"note     {line}")
 
 
-def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say) -> None:
+def log_split(sides: Sides, preprocess: Preprocess, settings: Split, log: Log) -> None:
     """Rows of each side, how they were chosen, and how many are there twice."""
     counts = [int((sides.side == number).sum()) for number in range(len(SIDES))]
     total = max(1, sum(counts))
@@ -55,48 +55,46 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
     each = ", ".join(
         f"{name} {count:,} ({count / total:.0%})" for name, count in zip(SIDES, counts, strict=True) if count
     )
-    tell(f"split    {each}; {how}")
+    log(f"split    {each}; {how}")
     if sides.duplicates:
         plural = "s have" if sides.duplicates > 1 else " has"
-        tell(
-            f"split    {sides.duplicates:,} row{plural} the same inputs as an earlier one; equal rows stay on one side"
-        )
+        log(f"split    {sides.duplicates:,} row{plural} the same inputs as an earlier one; equal rows stay on one side")
     for note in sides.notes:
-        tell(f"note     {note}")
+        log(f"note     {note}")
 
 
-def tell_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str], tell: Say) -> None:
+def log_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str], log: Log) -> None:
     """What was cut, missing and unknown."""
     if counts.cut:
         share = counts.cut / max(1, counts.rows)
-        tell(f"cut      {share:.1%} of rows cut at {preprocess.length} tokens ({counts.cut:,})")
+        log(f"cut      {share:.1%} of rows cut at {preprocess.length} tokens ({counts.cut:,})")
     for remark in counts.remarks:
-        tell(f"note     {remark}")
+        log(f"note     {remark}")
     if counts.missing:
         said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
-        tell(f"missing  cells without a value are a value of their own: {said}")
+        log(f"missing  cells without a value are a value of their own: {said}")
     for name, count in counts.odd.items():
-        tell(f"missing  {name}: {some(count, 'cell')} among them cannot be read, first {counts.odd_first[name]}")
+        log(f"missing  {name}: {some(count, 'cell')} among them cannot be read, first {counts.odd_first[name]}")
     for name, count in counts.unknown.items():
         first = counts.unknown_first[name]
-        tell(f"unknown  {name}: {some(count, 'cell')} with a value training does not have, first {first}")
+        log(f"unknown  {name}: {some(count, 'cell')} with a value training does not have, first {first}")
     if unseen:
         shown = ", ".join(repr(label[:40]) for label in unseen[:6]) + (" ..." if len(unseen) > 6 else "")
-        tell(f"note     held-out rows have labels that no training row has, and are left out: {shown}")
+        log(f"note     held-out rows have labels that no training row has, and are left out: {shown}")
 
 
-def tell_wrong(rows: int, labels: list[str], tell: Say) -> None:
+def log_wrong(rows: int, labels: list[str], log: Log) -> None:
     """Test rows whose label no model trained here can give."""
     shown = ", ".join(repr(label[:40]) for label in labels[:6]) + (" ..." if len(labels) > 6 else "")
     said = f"{rows:,} test rows have labels" if rows > 1 else "1 test row has a label"
-    tell(f"note     {said} that no training row has, and every answer there counts as wrong: {shown}")
+    log(f"note     {said} that no training row has, and every answer there counts as wrong: {shown}")
 
 
-def tell_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], tell: Say) -> None:
+def log_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], log: Log) -> None:
     """Used and skipped rows, which add up."""
     left = sum(skipped.values())
-    tell(f"rows     {total:,} = {used:,} used + {left:,} skipped" if left else f"rows     {total:,}, all used")
+    log(f"rows     {total:,} = {used:,} used + {left:,} skipped" if left else f"rows     {total:,}, all used")
     for reason, count in skipped.items():
         first = f", first {places[reason]}" if reason in places else ""
-        tell(f"skipped  {count:,}: {reason}{first}")
+        log(f"skipped  {count:,}: {reason}{first}")
     assert used + left == total, np.array([used, left, total])

@@ -47,7 +47,7 @@ class Job:
         learned = DemoResult.of(run)
         self.draw(run, learned)
         self.say_result(run, learned)
-        self.show.say(self.show.title("Lines to copy"))
+        self.show.write(self.show.title("Lines to copy"))
         self.show.copy(*next_lines(self.out))
         return learned.bits
 
@@ -73,7 +73,7 @@ class Job:
             self.show.news("", "The same as typing:")
             if not self.show.quiet:
                 self.show.copy(request.command, "")
-            return run_request(request, say=self.tell, quiet=self.show.quiet)
+            return run_request(request, log=self.log, quiet=self.show.quiet)
         except BaseException:
             if not (self.out / RUN_FILE).is_file():
                 shutil.rmtree(self.text, ignore_errors=True)
@@ -90,7 +90,7 @@ class Job:
         request.command = train_line(request)
         return request
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """A line of the training, where `anyformer train` writes it."""
         if not self.show.quiet:
             note_line(line)
@@ -100,21 +100,21 @@ class Job:
     def draw(self, run: Run, learned: DemoResult) -> None:
         """The curve, what it wrote on the way, what it writes now, and one of its heads."""
         show = self.show
-        show.say(show.title("Bits per byte"), show.key(learned, self.gzip_bits, self.xz_bits))
-        show.say(show.curve(learned, self.gzip_bits, 13))
+        show.write(show.title("Bits per byte"), show.key(learned, self.gzip_bits, self.xz_bits))
+        show.write(show.curve(learned, self.gzip_bits, 13))
         if len(learned.samples) > 1:
-            show.say(show.title("The same beginning, continued at growing steps"), show.samples(learned.samples))
+            show.write(show.title("The same beginning, continued at growing steps"), show.samples(learned.samples))
         predictor = run.predictor()
         assert predictor.tokenizer is not None
         net, tokenizer = predictor.model, predictor.tokenizer.core
         texts = [complete(net, tokenizer, prompt, tokens=110, seed=self.seed + i) for i, prompt in enumerate(PROMPTS)]
-        show.say(show.title("What it writes now"), show.completions(texts), show.scale())
+        show.write(show.title("What it writes now"), show.completions(texts), show.scale())
         found = bracket_head(net, tokenizer)
         closing, opening = found.pairs[-1]
         where = f"Layer {found.layer}, head {found.head} of {found.heads}"
         pair = f"{visible(found.words[closing])} at {visible(found.words[opening])}"
         show.news(show.title("The model"), boxes(predictor.spec, net))
-        show.say(
+        show.write(
             show.title(f"{where}: which earlier token each token looks at"),
             show.head(found),
             Text(
@@ -138,7 +138,7 @@ class Job:
             ("cost", cost),
             ("saved", f"{run.path.as_posix()}/  (checkpoints, curves, texts, report.html)"),
         ]
-        self.show.say(self.show.title("Result"), self.show.facts(rows))
+        self.show.write(self.show.title("Result"), self.show.facts(rows))
 
 
 def text_folder(run: Path) -> Path:

@@ -42,9 +42,9 @@ class Show:
     def news(self, *what: RenderableType) -> None:
         """Something about the work; quiet leaves it out."""
         if not self.quiet:
-            self.say(*what)
+            self.write(*what)
 
-    def say(self, *what: RenderableType) -> None:
+    def write(self, *what: RenderableType) -> None:
         """A result."""
         for part in what:
             if self.console.is_terminal:

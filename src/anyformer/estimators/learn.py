@@ -23,6 +23,7 @@ from anyformer.errors import Stopped
 from anyformer.inference.devices import pick_device
 from anyformer.inference.opening import load
 from anyformer.inference.predictor import Predictor
+from anyformer.log import Log, silence
 from anyformer.safe_files import scratch_folder
 from anyformer.training.calibrate import fit_calibration, write_calibration
 from anyformer.training.checkpoint import save_model
@@ -51,20 +52,20 @@ class FitResult:
 def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[dict[str, Any]], None]) -> FitResult:
     """Train as asked; `check` sees what was decided about the data before the first step."""
     device = pick_device(request.device)
-    say: Callable[[str], None] = (lambda line: None) if quiet else logger.info
+    log: Log = silence if quiet else logger.info
     scratch = None if keep is not None else Path(tempfile.mkdtemp(prefix="anyformer-"))
     request.out = scratch / "run" if scratch is not None else (keep or Path("runs")) / run_name(request)
     try:
         with aside():
-            folder = create(request, say, device)
+            folder = create(request, log, device)
             facts = folder.read_json("data.json")
             check(facts)
             progress = "silent" if quiet else "auto"
             if scratch is None:
-                work(folder, device, say, progress=progress, quiet=quiet)
+                work(folder, device, log, progress=progress, quiet=quiet)
             else:
                 try:
-                    InMemorySession(folder, device, say, progress=progress).run()
+                    InMemorySession(folder, device, log, progress=progress).run()
                 finally:
                     folder.unlock()
             found = load(folder.path, device=str(device))

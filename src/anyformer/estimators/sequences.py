@@ -15,6 +15,7 @@ from anyformer.errors import UserError
 from anyformer.estimators.base import Estimator, check_is_fitted
 from anyformer.estimators.inputs import files_of, is_table, list_values, of_list
 from anyformer.evaluation.answers import Answers
+from anyformer.log import silence
 from anyformer.tasks import find
 
 WORDS, TAGS, SOURCE, WRITTEN = "words", "tags", "source", "target"
@@ -144,7 +145,7 @@ class LanguageModel(Estimator):
         if files is not None:
             from anyformer.inference.evaluate import evaluate_files
 
-            found = evaluate_files(self.predictor_, files, settings=Data(), batch=32, say=lambda line: None)
+            found = evaluate_files(self.predictor_, files, settings=Data(), batch=32, log=silence)
             return -float(found["loss"])
         scored = [self.predictor_.score(str(text)) for text in list_values(X)]
         tokens = sum(int(found.counts.sum()) for found in scored)

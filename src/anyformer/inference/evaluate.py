@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from anyformer.evaluation.answers import Answers
 from anyformer.inference.opening import load
 from anyformer.inference.predict import evaluator_for, predict_rows
 from anyformer.inference.predictor import Predictor
+from anyformer.log import Log
 from anyformer.tasks import Task, find
 from anyformer.training.run.folder import CONFIG_FILE, RunFolder
 
 
 def evaluate_run(
-    folder: Path, files: list[Path], *, device: str, batch: int, say: Callable[[str], None],
+    folder: Path, files: list[Path], *, device: str, batch: int, log: Log,
     threshold: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Metrics of a model on files with known answers, or on the run's own test (else validation) rows."""
@@ -38,21 +38,21 @@ def evaluate_run(
         counted = {"split": name, "rows": min(len(side), task.max_eval_rows or len(side))}
         return counted | metrics_with_interval(task, answers, metric_of(folder))
     settings, metric = settings_of(folder), metric_of(folder)
-    return evaluate_files(predictor, files, settings=settings, batch=batch, say=say, metric=metric)
+    return evaluate_files(predictor, files, settings=settings, batch=batch, log=log, metric=metric)
 
 
 def evaluate_files(
-    predictor: Predictor, files: list[Path], *, settings: Data, batch: int, say: Callable[[str], None],
+    predictor: Predictor, files: list[Path], *, settings: Data, batch: int, log: Log,
     metric: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Metrics of a model on files with known answers."""
     assert predictor.preprocess is not None
     task, evaluator = find(predictor.preprocess.task), evaluator_for(predictor, batch=batch)
-    answers = task.evaluate_files(evaluator, predictor, files, say)
+    answers = task.evaluate_files(evaluator, predictor, files, log)
     if answers is not None:
         counted = {} if answers.truth is None else {"rows": len(answers.truth)}
         return counted | metrics_with_interval(task, answers, metric)
-    found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, with_truth=True,
+    found = predict_rows(predictor, files, batch=batch, log=log, settings=settings, with_truth=True,
                   on_bad_rows="skip").answers  # fmt: skip
     if found is None:
         raise UserError("no row can be read", where=files[0].name, fix="give other files")
@@ -61,7 +61,7 @@ def evaluate_files(
         raise no_answer(found, predictor, files[0].name)
     if not known.all():
         lost = int((~known).sum())
-        say(f"left out {lost:,} row{'s' * (lost > 1)} without an answer that training knows")
+        log(f"left out {lost:,} row{'s' * (lost > 1)} without an answer that training knows")
     return {"rows": int(known.sum())} | metrics_with_interval(task, only(found, known), metric)
 
 

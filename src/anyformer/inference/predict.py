@@ -21,11 +21,11 @@ from anyformer.data.frame import Frame
 from anyformer.data.given_rows import ON_BAD_ROWS, OnBadRows, given_rows, is_files, ranges, report_bad, room_for
 from anyformer.data.new_rows import NewRows, parse_rows, parse_table, with_place
 from anyformer.data.prepare_rows import examples_for
-from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
+from anyformer.log import Log, silence
 from anyformer.tasks import Evaluator, find
 from anyformer.tasks.prepare import frame_of_model, read_new_rows
 
@@ -96,7 +96,7 @@ def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
 
 
 def predict_rows(
-    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Say | None = None,
+    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, log: Log | None = None,
     with_truth: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> PredictedRows:  # fmt: skip
     """Answers to every row, and what is to be known of the rows. `with_truth`: the true answers must be there too."""
@@ -120,18 +120,18 @@ def predict_rows(
             frame, notes = new.frame, []
         if with_truth:
             check_target(frame, preprocess)
-        examples = find(preprocess.task).examples_of(frame, preprocess, say or logger.warning)
+        examples = find(preprocess.task).examples_of(frame, preprocess, log or logger.warning)
         if examples is not None:
             return answer_examples(predictor, frame, examples, batch=batch)
         found = answer_rows(predictor, new, frame, cache, batch=batch, on_bad_rows=on_bad_rows)
-        if say is not None:
+        if log is not None:
             for line in (*notes, *counts_in_words(found.counts, preprocess)):
-                say(line)
+                log(line)
         for reason, count in frame.skipped.items():
             first = ", ".join(frame.skipped_at.get(reason, ()))
-            (say or logger.warning)(f"skipped  {some(count, 'row')}: {reason}" + (f" ({first})" if first else ""))
+            (log or logger.warning)(f"skipped  {some(count, 'row')}: {reason}" + (f" ({first})" if first else ""))
         report_bad(
-            {row: with_place(error, frame, row) for row, error in found.bad.items()}, "skip", say or logger.warning
+            {row: with_place(error, frame, row) for row, error in found.bad.items()}, "skip", log or logger.warning
         )
         return found
 
@@ -162,7 +162,7 @@ def answer_rows(
     examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
     bad = dict(sorted((counts.unread | new.bad).items()))
     if on_bad_rows == "error":  # before the model does any work
-        report_bad({row: with_place(error, frame, row) for row, error in bad.items()}, on_bad_rows, None)
+        report_bad({row: with_place(error, frame, row) for row, error in bad.items()}, on_bad_rows, silence)
     for error in new.bad.values():  # an empty cell stands for it, which is told as what it is
         if counts.missing.get(error.where):
             counts.missing[error.where] -= 1
@@ -183,7 +183,7 @@ def encoder_inputs(predictor: Predictor, rows: Sequence[Mapping[str, Any]]) -> t
     new = parse_rows(rows, preprocess)
     examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, None, images=predictor.images)
     bad = dict(sorted((counts.unread | new.bad).items()))
-    report_bad({row: with_place(error, new.frame, row) for row, error in bad.items()}, "error", None)
+    report_bad({row: with_place(error, new.frame, row) for row, error in bad.items()}, "error", silence)
     batch = examples.batch(np.arange(len(rows))).to(predictor.device)
     return batch.inputs[0], batch.named["source_mask"]
 

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.inference.evaluate import settings_of
 from anyformer.inference.opening import load
 from anyformer.inference.predict import PredictedRows, predict_rows
+from anyformer.log import Log
 from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
 from anyformer.tasks.trained_model import preprocess_of
@@ -27,7 +28,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 
 def predict_files(
     run: Path, files: list[Path], out: Path | None, *, device: str, batch: int, as_json: bool,
-    say: Callable[[str], None], on_bad_rows: OnBadRows = "error", threshold: float | None = None,
+    log: Log, on_bad_rows: OnBadRows = "error", threshold: float | None = None,
 ) -> str | None:  # fmt: skip
     """Write predictions to `out`, or give them as text where there is none."""
     check_place(out)
@@ -47,12 +48,12 @@ def predict_files(
     if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts go to any name: new.de
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     with told_how_to_skip():
-        table = task.prediction_table(predictor, files, settings, batch=batch, on_bad_rows=on_bad_rows, say=say)
+        table = task.prediction_table(predictor, files, settings, batch=batch, on_bad_rows=on_bad_rows, log=log)
         if table is not None:
             return write_or_return(
                 encode_table(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out
             )
-        found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, on_bad_rows=on_bad_rows)
+        found = predict_rows(predictor, files, batch=batch, log=log, settings=settings, on_bad_rows=on_bad_rows)
     default = task.default_suffix(lines=are_lines(found.frame))
     suffix = ".jsonl" if as_json else default if out is None else out.suffix if out.suffix in SUFFIXES else ".txt"
     return write_or_return(render_predictions(found, suffix, preprocess), out)

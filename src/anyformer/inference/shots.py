@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,6 +30,7 @@ from anyformer.inference.prompt_rows import (
     majority,
     read_prompt_rows,
 )
+from anyformer.log import Log, silence
 
 By = Literal["choice", "generate"]
 Normalise = Literal["sum", "token", "byte"]
@@ -97,7 +98,7 @@ class ShotReport:
 
 def evaluate_shots(
     folder: Path, files: Sequence[Path], settings: ShotSettings, *, examples: Path | None, out: Path | None,
-    device: str, batch: int, say: Callable[[str], None],
+    device: str, batch: int, log: Log,
 ) -> ShotReport:  # fmt: skip
     """The table of a model folder or run on files of questions, also written to `out`."""
     check_out(out)
@@ -110,9 +111,9 @@ def evaluate_shots(
                         fix=f"use at most {len(shown) - (examples is None)}")  # fmt: skip
     predictor = load(folder, device=device)
     check_language_model(predictor, folder)
-    say(f"prompt   {settings.template.encode('unicode_escape').decode()}")
-    say(f"answers  {how(settings)}")
-    report = ask(predictor, rows, shown if examples else None, template, settings, batch=batch, say=say)
+    log(f"prompt   {settings.template.encode('unicode_escape').decode()}")
+    log(f"answers  {how(settings)}")
+    report = ask(predictor, rows, shown if examples else None, template, settings, batch=batch, log=log)
     if out is not None:
         write_or_return(encode_report(report, out.suffix), out)
     return report
@@ -137,7 +138,7 @@ def check_language_model(predictor: Predictor, folder: Path) -> None:
 
 def ask(
     predictor: Predictor, rows: Sequence[PromptRow], shown: Sequence[PromptRow] | None, template: Template,
-    settings: ShotSettings, *, batch: int, say: Callable[[str], None] = lambda line: None,
+    settings: ShotSettings, *, batch: int, log: Log = silence,
 ) -> ShotReport:  # fmt: skip
     """All rows with each number of examples; those come from `shown`, or from the other rows."""
     writer = PromptWriter(predictor, template, rows, shown, settings.seed, answer_room(predictor, rows))
@@ -150,7 +151,7 @@ def ask(
         if not kept:
             raise UserError("no question fits the model", where=rows[0].place, fix="use a model with more positions")
         if left:
-            say(f"left out {left:,} rows: longer than the model takes, the first {first_long(rows, prompts)}")
+            log(f"left out {left:,} rows: longer than the model takes, the first {first_long(rows, prompts)}")
         said = answer(predictor, [rows[at] for at in kept], [prompts[at].text or "" for at in kept], settings, batch)
         right = np.array([said[i] == rows[at].answer for i, at in enumerate(kept)])
         dropped = sum(shots - prompts[at].shots for at in kept)
@@ -160,7 +161,7 @@ def ask(
                      "answer": rows[at].answer, "predicted": said[i], "right": bool(right[i])}
                     for i, at in enumerate(kept)]  # fmt: skip
         if dropped:
-            say(f"dropped  {dropped:,} examples at {shots} shots: prompts have room for {writer.room} tokens")
+            log(f"dropped  {dropped:,} examples at {shots} shots: prompts have room for {writer.room} tokens")
     share, name = majority(rows) if rows[0].choices else (most_frequent_share(rows), "always the same answer")
     chance = float(np.mean([1 / len(row.choices) for row in rows])) if rows[0].choices else None
     return ShotReport(scores, share, name, chance, settings, answers)

@@ -16,6 +16,7 @@ from anyformer.core.towers import Towers
 from anyformer.embeds.joint import Joint
 from anyformer.errors import UserError
 from anyformer.heads import LM
+from anyformer.log import silence
 
 if TYPE_CHECKING:
     from anyformer.data.frame import Frame
@@ -156,7 +157,7 @@ def by_columns(predictor: Predictor, inputs: Any) -> NetworkInputs:
     new = parse_rows(rows, preprocess) if isinstance(rows, list) else parse_table(rows, preprocess)
     examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, None, images=predictor.images)
     bad = dict(sorted((counts.unread | new.bad).items()))
-    report_bad({row: with_place(error, new.frame, row) for row, error in bad.items()}, "error", None)
+    report_bad({row: with_place(error, new.frame, row) for row, error in bad.items()}, "error", silence)
     batch = examples.batch(np.arange(len(new.frame))).to(predictor.device)
     named = {name: value for name, value in batch.named.items() if value is not None}
     images = [part for part in flat(batch.inputs) if part.dim() == 4]

@@ -19,6 +19,7 @@ from anyformer.core.model import Output
 from anyformer.embeds.table import TableModule
 from anyformer.errors import UserError, did_you_mean
 from anyformer.inspection.maps import weighed
+from anyformer.log import silence
 
 if TYPE_CHECKING:
     from anyformer.data.frame import Frame
@@ -235,9 +236,7 @@ def measured(predictor: Predictor, frame: Frame, metric: str | None, batch: int)
 
     assert predictor.preprocess is not None
     task = find(predictor.preprocess.task)
-    answers = predict_rows(
-        predictor, frame, batch=batch, with_truth=True, say=lambda line: None, on_bad_rows="skip"
-    ).answers
+    answers = predict_rows(predictor, frame, batch=batch, with_truth=True, log=silence, on_bad_rows="skip").answers
     known = None if answers is None else task.has_truth(answers)
     if answers is None or known is None or not known.any():
         raise UserError("no row has a known answer", where="data", fix="fill in the target column")

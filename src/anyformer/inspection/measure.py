@@ -20,6 +20,7 @@ from anyformer.core.head_names import network_of
 from anyformer.errors import UserError
 from anyformer.inspection.capture import Capture
 from anyformer.inspection.given import NetworkInputs, given_to
+from anyformer.log import silence
 
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
@@ -124,7 +125,7 @@ def batches_of(predictor: Predictor, data: Any, batch_size: int, most: int) -> I
     recorder = BatchRecorder(evaluator_for(predictor, batch=batch_size), most)
     files = as_files(data)
     found = None if files is None else find(predictor.preprocess.task).evaluate_files(
-        recorder, predictor, files, lambda line: None
+        recorder, predictor, files, silence
     )  # fmt: skip
     if found is None:
         record_rows(predictor, data if files is None else files, recorder)
@@ -166,10 +167,10 @@ def record_rows(predictor: Predictor, source: Any, recorder: BatchRecorder) -> N
         else:
             new = parse_table(frame_of_model(rows, preprocess)[0], preprocess)
         check_target(new.frame, preprocess)
-        examples = find(preprocess.task).examples_of(new.frame, preprocess, lambda line: None)
+        examples = find(preprocess.task).examples_of(new.frame, preprocess, silence)
         if examples is None:
             examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
-            report_bad(dict(sorted((counts.unread | new.bad).items())), "error", None)
+            report_bad(dict(sorted((counts.unread | new.bad).items())), "error", silence)
         recorder(predictor.model, examples)
 
 

@@ -7,7 +7,7 @@ are too high (2203.15556, section 3.1). A sweep that was stopped continues with 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from anyformer.errors import Stopped, UserError
 from anyformer.inference.devices import pick_device
 from anyformer.lab.claim import Plot
 from anyformer.lab.plot import draw
+from anyformer.log import Log
 from anyformer.planning import scaling
 from anyformer.planning.measure import measure_ceilings
 from anyformer.planning.model_plan import plan
@@ -34,7 +35,6 @@ FEWEST_STEPS = 20  # of the shortest training: with fewer a model is hardly past
 RUN_SECONDS = 5.0  # what a run takes beside its steps: reading, tokenizing, evaluating, its report
 PASSES = 4  # over a text, up to which reading it again is nearly as good as new text (2305.16264)
 FILE = "sweep.json"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class SweptLaw:
         }  # fmt: skip
 
 
-def sweep(source: Path, folder: Path, *, minutes: float, device: str = "auto", say: Say) -> SweptLaw:
+def sweep(source: Path, folder: Path, *, minutes: float, device: str = "auto", log: Log) -> SweptLaw:
     """Train the models that are missing, fit the law to all of them, and keep it in the folder."""
     scaling.check_fitting()
     if not source.is_file():
@@ -101,7 +101,7 @@ def sweep(source: Path, folder: Path, *, minutes: float, device: str = "auto", s
     for number, (width, depth, steps) in enumerate(grid.runs(), 1):
         path = folder / f"width-{width}-steps-{steps}"
         done = (path / "run.json").is_file()
-        say(f"sweep    {number} of {len(grid.runs())}  width {width}, depth {depth}, {steps} steps")
+        log(f"sweep    {number} of {len(grid.runs())}  width {width}, depth {depth}, {steps} steps")
         try:
             run = resume(path, quiet=True) if done else train_one(source, path, width, depth, steps, device)
         except Stopped as stopped:

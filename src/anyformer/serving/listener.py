@@ -110,15 +110,15 @@ class Listener:
             line.send(self.answer)
             line.shutdown(socket.SHUT_WR)
             line.recv(65_536)  # closed with bytes unread, a socket takes back what was sent
-        self.tell(f"{self.most} connections are open; more are refused (--connections, ulimit -n)")
+        self.warn(f"{self.most} connections are open; more are refused (--connections, ulimit -n)")
 
     def pause(self, error: OSError) -> None:
         """Wait for descriptors: the kernel keeps saying that somebody waits, and the loop would turn on it."""
         self.loop.remove_reader(self.listening)
         self.resuming = self.loop.call_later(PAUSE, self.loop.add_reader, self.listening, self.accept)
-        self.tell(f"no connection can be taken ({error.strerror})")
+        self.warn(f"no connection can be taken ({error.strerror})")
 
-    def tell(self, line: str) -> None:
+    def warn(self, line: str) -> None:
         """A line of the log, not more often than somebody reads it."""
         now = time.monotonic()
         if now - self.told.get(line, -QUIET) >= QUIET:

@@ -22,7 +22,7 @@ from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.habit import TrainingDefaults
 from anyformer.data.images.preprocessing import pillow
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
 from anyformer.data.sizes import Sizes
@@ -31,6 +31,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.image_scores import FeatureNetwork, RandomFeatures, features_of, frechet_distance
+from anyformer.log import Log
 from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
 from anyformer.safe_files import scratch_folder
@@ -210,7 +211,7 @@ class AdversarialTask(RowTask):
         *,
         batch: int,
         on_bad_rows: OnBadRows,
-        say: Say,
+        log: Log,
     ) -> Any | None:
         """One row an image, as a data URL."""
         import pyarrow as pa

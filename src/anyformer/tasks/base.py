@@ -23,7 +23,7 @@ from anyformer.data.columns.kinds import only_modality
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows
-from anyformer.data.prepared import DataRequest, Prepared, Say
+from anyformer.data.prepared import DataRequest, Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -31,6 +31,7 @@ from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.facts import plain
 from anyformer.evaluation.metrics import SMALLER
+from anyformer.log import Log
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.tasks.habits import TrainingDefaults, TunedSetting, habit_for
@@ -121,7 +122,7 @@ class Task(TaskEvaluation):
         """The task of a student of this teacher: this one, or the teacher's where it was left to that."""
         return self
 
-    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
+    def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, torch.Tensor]:
         """Weights that the training rows give without a step, by name, such as those of least squares; often none."""
         return {}
 
@@ -198,7 +199,7 @@ class Task(TaskEvaluation):
         *,
         batch: int,
         on_bad_rows: OnBadRows,
-        say: Say,
+        log: Log,
     ) -> Any | None:
         """A whole prediction file as a table, where it is not the input rows with an answer beside each."""
         return None

@@ -18,7 +18,7 @@ from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -33,6 +33,7 @@ from anyformer.evaluation.facts import class_facts, digits, label_set_facts, sho
 from anyformer.evaluation.metrics import class_metrics, known_classes, label_set_metrics
 from anyformer.evaluation.row_sums import class_sums, label_set_sums
 from anyformer.heads import Distilled, Pooled
+from anyformer.log import Log
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
 from anyformer.slots import Network
@@ -126,12 +127,12 @@ class ClassifyTask(RowTask):
 
     # ------------------------------------------------------------ the model
 
-    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, Tensor]:
+    def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, Tensor]:
         """The n-grams of texts by logistic regression, where the head has some."""
         multi = data.preprocess.multi
         plain = ClassLoss(multi=multi)
         losses = plain.labels_loss if multi else plain.class_loss
-        return fit_n_grams(spec, data, losses, plain.counted, say)
+        return fit_n_grams(spec, data, losses, plain.counted, log)
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return preset_for_rows(sizes, gpu=gpu)

@@ -21,7 +21,6 @@ from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.prepare_rows import examples_for
-from anyformer.data.prepared import Say
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Partner, Target, TwoViews
@@ -31,6 +30,7 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import rank_correlation
 from anyformer.heads import Pooled
+from anyformer.log import Log
 from anyformer.objectives import SentenceContrast
 from anyformer.objectives.sentences import View, views
 from anyformer.safe_files import scratch_folder
@@ -147,7 +147,7 @@ class ContrastTask(RowTask):
         return "retrieval_accuracy"
 
     def evaluate_files(
-        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
         """Pairs of texts with a score each (STS): how the cosines rank them. Other files are scored by retrieval."""
         if origin_of(files, "table") != "table":

@@ -23,7 +23,7 @@ from anyformer.data.files.coco import Annotated, Picture, read_coco
 from anyformer.data.frame import Frame
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.images.decoding import Unreadable, looked_at
-from anyformer.data.prepared import DataRequest, Prepared, Say
+from anyformer.data.prepared import DataRequest, Prepared
 from anyformer.data.recognise import shows_objects
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -36,6 +36,7 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import object_metrics
 from anyformer.heads import Boxes
+from anyformer.log import Log
 from anyformer.objectives import Detect as DetectionLoss
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
@@ -136,7 +137,7 @@ class DetectTask(Task):
         return "ap"
 
     def evaluate_files(
-        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
         if len(files) > 1:
             raise UserError("objects are evaluated in one file at a time", where=files[1].name, fix="leave it out")
@@ -197,10 +198,10 @@ class DetectTask(Task):
         *,
         batch: int,
         on_bad_rows: OnBadRows,
-        say: Say,
+        log: Log,
     ) -> Any | None:
         """One row an object."""
-        return object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, say=say)
+        return object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, log=log)
 
     def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
         """The objects of each image, the surest first."""
@@ -228,12 +229,12 @@ def usual_class(truth: Sequence[Objects]) -> int | None:
 
 
 def detected_objects(
-    predictor: TrainedModel, source: Any, *, batch: int = 32, on_bad_rows: OnBadRows = "error", say: Say | None = None
+    predictor: TrainedModel, source: Any, *, batch: int = 32, on_bad_rows: OnBadRows = "error", log: Log | None = None
 ) -> tuple[list[str], list[list[dict[str, Any]] | None]]:
     """The names of images and the objects in each, the surest first; None for one that is skipped."""
     values = image_values(source)
     found, bad = objects_in(predictor, values, batch=batch)
-    report_bad({row: error.inside(f"rows[{row}]") for row, error in bad.items()}, on_bad_rows, say or logger.warning)
+    report_bad({row: error.inside(f"rows[{row}]") for row, error in bad.items()}, on_bad_rows, log or logger.warning)
     return [str(value) if isinstance(value, Path) else f"rows[{row}]" for row, value in enumerate(values)], found
 
 
@@ -340,12 +341,12 @@ def object_table(
     *,
     batch: int,
     on_bad_rows: OnBadRows = "error",
-    say: Say | None = None,
+    log: Log | None = None,
 ) -> Any:
     """What a detector finds in new images, one row an object."""
     import pyarrow as pa
 
-    names, found = detected_objects(predictor, list(files), batch=batch, on_bad_rows=on_bad_rows, say=say)
+    names, found = detected_objects(predictor, list(files), batch=batch, on_bad_rows=on_bad_rows, log=log)
     rows = [{"image": name} | row for name, objects in zip(names, found, strict=True) for row in objects or ()]
     columns = ("image", "label", "score", "left", "top", "width", "height")
     return pa.table({name: [row[name] for row in rows] for name in columns})

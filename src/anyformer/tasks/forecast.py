@@ -26,7 +26,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows, is_files, report_bad, room_for, take_rows
 from anyformer.data.new_rows import parse_table, with_place
-from anyformer.data.prepared import DataRequest, Prepared, Say
+from anyformer.data.prepared import DataRequest, Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
 from anyformer.data.settings import Data
@@ -40,6 +40,7 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.forecasts import linear_or_seasonal, repeat_last
 from anyformer.heads import Forecast as ForecastHead
+from anyformer.log import Log, silence
 from anyformer.objectives import Forecasting
 from anyformer.positions import Learned
 from anyformer.safe_files import scratch_folder
@@ -100,7 +101,7 @@ class ForecastTask(NumberAnswers):
         return TrainingDefaults(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4,
                                 patience=6, settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
 
-    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
+    def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, torch.Tensor]:
         """The linear map of the window, where the head has one, by least squares."""
         assert isinstance(data.train, SeriesExamples) and isinstance(spec, Model)
         if not isinstance(spec.head, ForecastHead) or spec.head.window is None:
@@ -108,7 +109,7 @@ class ForecastTask(NumberAnswers):
         train = scaled_series(data.train)
         after = scaled_series(data.valid) if isinstance(data.valid, SeriesExamples) else None
         found = fit_linear(train, latest(train, after))
-        say(f"linear   window to forecast by least squares, penalty {found.shrink:g} by the end of the training rows "
+        log(f"linear   window to forecast by least squares, penalty {found.shrink:g} by the end of the training rows "
             "and the validation rows; the Transformer learns what is left")  # fmt: skip
         return {LINEAR_WEIGHT: torch.from_numpy(found.weights.T.astype(np.float32).copy())}
 
@@ -183,8 +184,8 @@ class ForecastTask(NumberAnswers):
     def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
         return forecasts(predictor, source, on_bad_rows=on_bad_rows)
 
-    def examples_of(self, frame: Frame, preprocess: Preprocess, say: Say) -> Examples | None:
-        return windows_of(frame, preprocess, say)
+    def examples_of(self, frame: Frame, preprocess: Preprocess, log: Log) -> Examples | None:
+        return windows_of(frame, preprocess, log)
 
     def prediction_table(
         self,
@@ -194,11 +195,11 @@ class ForecastTask(NumberAnswers):
         *,
         batch: int,
         on_bad_rows: OnBadRows,
-        say: Say,
+        log: Log,
     ) -> Any | None:
         """The steps that come after the last row of a series."""
         with scratch_folder() as cache:
-            return foreseen(predictor, list(files), settings=settings, cache=cache, say=say, on_bad_rows=on_bad_rows)
+            return foreseen(predictor, list(files), settings=settings, cache=cache, log=log, on_bad_rows=on_bad_rows)
 
     # ------------------------------------------------------------ serving
 
@@ -253,27 +254,27 @@ def raw_series(examples: SeriesExamples, rows: np.ndarray) -> RawSeries:
 
 
 def in_time(
-    frame: Frame, preprocess: Preprocess, say: Say, on_bad_rows: OnBadRows = "error"
+    frame: Frame, preprocess: Preprocess, log: Log, on_bad_rows: OnBadRows = "error"
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows of a new file in the order of time, and their scaled values (T, V); a skipped cell is missing."""
     target = preprocess.target
     assert isinstance(target, Future)
     new = parse_table(frame, preprocess)
-    report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
+    report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, log)
     time, lost = target.time_columns, [name for name in target.time_columns if name not in frame.names]
     if lost:
-        say(f"note     no column {lost[0]}: the rows count as they stand")
-    timeline = order_by_time(frame, () if lost else time, None, say)
+        log(f"note     no column {lost[0]}: the rows count as they stand")
+    timeline = order_by_time(frame, () if lost else time, None, log)
     raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)
     raw[~np.isfinite(raw)] = np.nan
     return timeline.order, scale_channels(timeline.put(raw), preprocess)
 
 
-def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples:
+def windows_of(frame: Frame, preprocess: Preprocess, log: Log) -> SeriesExamples:
     """Every window of a new file that what comes after it is known of."""
     target, length = preprocess.target, preprocess.length
     assert isinstance(target, Future) and length is not None
-    order, values = in_time(frame, preprocess, say, "skip")
+    order, values = in_time(frame, preprocess, log, "skip")
     if len(order) < length + target.horizon:
         raise UserError(f"{len(order):,} rows are fewer than {length} back and {target.horizon} ahead",
                         where=frame.sources[0].name if frame.sources else "data", fix="give more rows")  # fmt: skip
@@ -312,19 +313,19 @@ def ahead(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> list[np.n
 
 
 def forecasts(
-    predictor: TrainedModel, source: Any, *, on_bad_rows: OnBadRows = "error", say: Say = logger.warning
+    predictor: TrainedModel, source: Any, *, on_bad_rows: OnBadRows = "error", log: Log = logger.warning
 ) -> list[dict[str, list[float]] | None]:
     """The steps after each history by channel, as `read_histories` reads them; None after one that is skipped."""
     preprocess = preprocess_of(predictor)
     assert isinstance(preprocess.target, Future)
-    found = read_histories(source, preprocess, on_bad_rows, say)
+    found = read_histories(source, preprocess, on_bad_rows, log)
     known = [past for past in found if past is not None]
     steps = iter(ahead(predictor, known) if known else ())
     return [None if past is None else by_channel(next(steps), preprocess.target.names) for past in found]
 
 
 def read_histories(
-    source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows, say: Say = logger.warning
+    source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows, log: Log = logger.warning
 ) -> list[np.ndarray | None]:
     """Scaled histories (T, V), None for one that is skipped. A table or file is one history, in the order of time; in
     a list each entry is one: numbers by channel, oldest first."""
@@ -342,7 +343,7 @@ def read_histories(
                 frame, _ = read_new_rows(rows, preprocess, Data(bad=on_bad_rows), cache)
             else:
                 frame, _ = frame_of_model(frame_of(rows), preprocess)
-            _, values = in_time(frame, preprocess, lambda line: None, on_bad_rows)
+            _, values = in_time(frame, preprocess, silence, on_bad_rows)
         return [values]
     if not rows:
         raise UserError("no rows given", where="rows", fix="give at least one")
@@ -354,7 +355,7 @@ def read_histories(
         except UserError as error:
             bad[at] = error.inside(f"rows[{at}]")
             found.append(None)
-    report_bad(bad, on_bad_rows, say)
+    report_bad(bad, on_bad_rows, log)
     return found
 
 
@@ -413,7 +414,7 @@ def by_channel(steps: np.ndarray, names: Sequence[str]) -> dict[str, list[float]
 
 @torch.no_grad()
 def foreseen(
-    predictor: TrainedModel, source: Any, *, settings: Data, cache: Path, say: Say, on_bad_rows: OnBadRows = "error"
+    predictor: TrainedModel, source: Any, *, settings: Data, cache: Path, log: Log, on_bad_rows: OnBadRows = "error"
 ) -> Any:
     """The steps after the last row of a file, as a table: the time where there is one, and every channel."""
     import pyarrow as pa
@@ -424,10 +425,10 @@ def foreseen(
     frame, notes = read_new_rows(source, preprocess, settings.replace(bad=on_bad_rows), cache)
     for line in notes:
         if line != f"ignored {', '.join(target.time_columns)}: not among the columns trained on":
-            say(line)
-    order, values = in_time(frame, preprocess, say, on_bad_rows)
+            log(line)
+    order, values = in_time(frame, preprocess, log, on_bad_rows)
     if len(order) < preprocess.length:
-        say(f"note     {len(order):,} rows, and the model looks back on {preprocess.length}: the rest is missing to it")
+        log(f"note     {len(order):,} rows, and the model looks back on {preprocess.length}: the rest is missing to it")
     (found,) = ahead(predictor, [values])
     columns: dict[str, Any] = {}
     if target.time is not None and set(target.time_columns) <= set(frame.names):

@@ -15,9 +15,9 @@ from anyformer.data.files.tables import frame_of as table_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
-from anyformer.data.prepared import Say
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
+from anyformer.log import Log
 from anyformer.safe_files import scratch_folder
 from anyformer.tasks.prepare import lines_of
 from anyformer.tasks.trained_model import TrainedModel, preprocess_of
@@ -94,7 +94,7 @@ class GapFiller:
                 found.append(self.name_choices(text, scores[tokens == self.mask].float()))
         return found
 
-    def fill_each(self, texts: Sequence[str], batch: int, on_bad_rows: OnBadRows, say: Say) -> list[FilledText | None]:
+    def fill_each(self, texts: Sequence[str], batch: int, on_bad_rows: OnBadRows, log: Log) -> list[FilledText | None]:
         """The same for texts of which some may have no gap or be too long: those are refused or left out."""
         bad: dict[int, UserError] = {}
         for number, text in enumerate(texts):
@@ -102,7 +102,7 @@ class GapFiller:
                 self.encode(text)
             except UserError as error:
                 bad[number] = error.inside(f"row {number + 1}")
-        report_bad(bad, on_bad_rows, say)
+        report_bad(bad, on_bad_rows, log)
         good = iter(self.fill([text for number, text in enumerate(texts) if number not in bad], batch))
         return [None if number in bad else next(good) for number in range(len(texts))]
 

@@ -13,10 +13,11 @@ from torch import nn
 from anyformer.core.model import Model
 from anyformer.data.datasets.blocks import Blocks
 from anyformer.data.given_rows import OnBadRows
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.data.settings import Data
 from anyformer.embeds import Tokens
 from anyformer.heads import LM, LMWithPair
+from anyformer.log import Log
 from anyformer.objectives import Batch, Masked, Objective
 from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.objective import IGNORED
@@ -92,13 +93,13 @@ class MaskedTask(EncoderPretraining):
         *,
         batch: int,
         on_bad_rows: OnBadRows,
-        say: Say,
+        log: Log,
     ) -> Any | None:
         """A row a text: filled, with the best token of each gap and how likely it is."""
         import pyarrow as pa
 
         texts = read_texts(list(files))
-        found = GapFiller(predictor).fill_each(texts, batch, on_bad_rows, say)
+        found = GapFiller(predictor).fill_each(texts, batch, on_bad_rows, log)
         best = [[gap[0] for gap in filled.gaps] if filled is not None else [] for filled in found]
         return pa.table(
             {

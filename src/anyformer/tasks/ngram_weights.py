@@ -17,9 +17,10 @@ from torch import Tensor
 from anyformer.core.context import lay_out
 from anyformer.core.model import Model
 from anyformer.data.examples import Examples
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.embeds import Joint, Tokens
 from anyformer.heads import WideAndDeep
+from anyformer.log import Log
 from anyformer.slots import Network
 
 AT_ONCE = 512  # rows whose n-grams are made together
@@ -50,7 +51,7 @@ class NGramRows:
 
 
 def fit_n_grams(
-    spec: Network, data: Prepared, losses: Losses, counted: Callable[[Tensor], Tensor], say: Say
+    spec: Network, data: Prepared, losses: Losses, counted: Callable[[Tensor], Tensor], log: Log
 ) -> dict[str, Tensor]:
     """Weights of the n-grams, and of the layer beside them so that it says nothing at first; none where they learn by
     steps. `losses` are convex in the logits; `counted` says which targets are known."""
@@ -72,7 +73,7 @@ def fit_n_grams(
     weight, counted_as = torch.zeros(head.buckets, head.outputs), torch.zeros(head.buckets)
     weight[kept], counted_as[kept] = found.weight[:-1] / head.scale, rarity[:-1]
     how = "the usual one" if valid is None else "the best on the validation rows"
-    say(f"n-grams  {len(kept):,} of up to {head.order} tokens, weighed by a regression with penalty "
+    log(f"n-grams  {len(kept):,} of up to {head.order} tokens, weighed by a regression with penalty "
         f"1/{found.strength:g}, {how}; the Transformer learns beside them")  # fmt: skip
     out = "head.deep.out"
     beside = dict(spec.build(device="meta").named_parameters())[f"{out}.weight"]

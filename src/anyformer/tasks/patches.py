@@ -32,6 +32,7 @@ from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, sample_rows
 from anyformer.heads import PixelHead
+from anyformer.log import silence
 from anyformer.objectives import Batch, MaskedPatches, Objective
 from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.masked_patches import FLAT, patch_errors, spread
@@ -220,7 +221,7 @@ def new_images(predictor: TrainedModel, files: Sequence[Path], cache: Path) -> R
     frame = rows if isinstance(rows, Frame) else read_new_rows(rows, preprocess, Data(), cache)[0]
     new = parse_table(frame.take(np.arange(min(SHOWN, len(frame)))), preprocess)
     examples, counts = examples_for(new.frame, preprocess, None, None, images=predictor.images)
-    report_bad(counts.unread | new.bad, "error", None)
+    report_bad(counts.unread | new.bad, "error", silence)
     return examples
 
 

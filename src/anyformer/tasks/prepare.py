@@ -17,13 +17,14 @@ from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import Gathered, gather, origin_of, paths_of
 from anyformer.data.prepare_rows import prepare_rows
-from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, fitting
-from anyformer.data.report import tell_files
+from anyformer.data.report import log_files
 from anyformer.data.settings import Data, Format
 from anyformer.data.splits import FREE, TRAIN
+from anyformer.deprecated_names import log_of
 from anyformer.errors import UserError
-from anyformer.log import keep_lines
+from anyformer.log import Log, keep_lines, silence
 from anyformer.tasks.base import Task
 from anyformer.tasks.decide import decide
 from anyformer.tasks.known_tasks import all_tasks, find
@@ -38,12 +39,17 @@ def prepare(
     seed: int = 0,
     cache: Path,
     given: StartModelConstraints | None = None,
-    say: Say = lambda line: None,
+    log: Log = silence,
+    say: Log | None = None,
 ) -> Prepared:
-    """Files (paths) or Python data, ready to train on; every decision is said, and kept in `notes` and `facts`."""
+    """Files (paths) or Python data, ready to train on; every decision is logged, and kept in `notes` and `facts`.
+
+    `say` is the old name of `log`.
+    """
+    log = log_of(log, say)
     settings, given = settings or Data(), given or StartModelConstraints()
     chosen, why = (find(task), "") if task is not None else recognise(source, settings)
-    request = DataRequest(source, settings, cache, seed, given, say, why)
+    request = DataRequest(source, settings, cache, seed, given, log, why)
     return prepare_table(request, chosen) if chosen is None or isinstance(chosen, RowTask) else chosen.prepare(request)
 
 
@@ -67,7 +73,7 @@ def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
     if origin == "fasta":
         settings = by_residue(settings, alone=False)
     there = cache.exists()
-    notes, tell = keep_lines(request.log)
+    notes, log = keep_lines(request.log)
     try:
         if task is not None and task.takes_lines and paths is not None and origin_of(paths, None) == "text":
             gathered = gather_lines(paths, settings)
@@ -86,11 +92,11 @@ def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
         # Of a file of tagged words the target only names the column that was read.
         named = None if gathered.origin == "sentences" else settings.target or gathered.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
-        tell_files(gathered.frame, tell)
+        log_files(gathered.frame, log)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=request.given)
         settings, notes_on_split = settle_split(settings, gathered, decision)
         decision = replace(decision, notes=(*decision.notes, *notes_on_split))
-        return prepare_rows(gathered, decision, replace(request, settings=settings), notes, tell)
+        return prepare_rows(gathered, decision, replace(request, settings=settings), notes, log)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
             shutil.rmtree(cache, ignore_errors=True)

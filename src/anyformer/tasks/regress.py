@@ -15,7 +15,7 @@ from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -29,6 +29,7 @@ from anyformer.evaluation.facts import number_facts
 from anyformer.evaluation.metrics import number_metrics
 from anyformer.evaluation.row_sums import number_sums
 from anyformer.heads import Regress as NumbersHead
+from anyformer.log import Log
 from anyformer.objectives import Regression
 from anyformer.slots import Network
 from anyformer.tasks.base import Task
@@ -131,10 +132,10 @@ class RegressTask(NumberAnswers, RowTask):
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return preset_for_rows(sizes, gpu=gpu)
 
-    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, Tensor]:
+    def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, Tensor]:
         """The n-grams of texts by ridge regression, where the head has some."""
         plain = Regression()
-        return fit_n_grams(spec, data, lambda said, t: plain.each(said, t).sum(1) / 2, plain.counted, say)
+        return fit_n_grams(spec, data, lambda said, t: plain.each(said, t).sum(1) / 2, plain.counted, log)
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         return NumbersHead(outputs=sizes.outputs, **pooled_style(own, pool))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from anyformer.data.datasets.blocks import Blocks
 from anyformer.data.examples import Examples
 from anyformer.data.given_rows import OnBadRows
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answers import Answers
@@ -24,6 +24,7 @@ from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import auc
 from anyformer.evaluation.neighbours import MOST_SCORED, NeighbourCounts
 from anyformer.heads import Replaced
+from anyformer.log import Log
 from anyformer.nets.electra import Electra, ElectraModule
 from anyformer.objectives import Batch, ReplacedByGenerator
 from anyformer.objectives.draw import EVALUATION
@@ -210,7 +211,7 @@ class ReplacedTask(EncoderPretraining):
         *,
         batch: int,
         on_bad_rows: OnBadRows,
-        say: Say,
+        log: Log,
     ) -> Any | None:
         """A row a text: the tokens that look replaced, and the probability that any one does."""
         import pyarrow as pa

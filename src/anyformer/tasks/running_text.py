@@ -17,7 +17,7 @@ from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.gather import gather, origin_of, paths_of
-from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, StartModelConstraints
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.splits import FREE, SIDES, TRAIN
@@ -25,6 +25,7 @@ from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.log import Log
 from anyformer.safe_files import scratch_folder
 from anyformer.tasks.base import Task
 from anyformer.tasks.trained_model import TrainedModel
@@ -74,14 +75,14 @@ class RunningTextTask(Task):
         return self.metrics(answers)
 
     def evaluate_files(
-        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
         """All of some running text."""
         preprocess = evaluator.preprocess
         settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
         with scratch_folder() as cache:
             given = StartModelConstraints(tokenizer=evaluator.tokenizer, length=preprocess.length)
-            request = DataRequest(list(files), settings, cache, given=given, log=say)
+            request = DataRequest(list(files), settings, cache, given=given, log=log)
             if origin_of(files, None) == "fasta":
                 found = self.prepare(request)
             else:

@@ -15,13 +15,13 @@ from torch import nn
 from anyformer.data.calibration import Calibration
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.evaluation.answers import Answers, RowMetrics
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.bootstrap import Interval, RowSums, compare_rows, estimate_interval
 from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS
+from anyformer.log import Log
 from anyformer.tasks.trained_model import TrainedModel
 
 if TYPE_CHECKING:
@@ -129,12 +129,12 @@ class TaskEvaluation:
         """Which rows can be evaluated: their true answer is known."""
         return np.ones(len(answers.truth), dtype=bool)
 
-    def examples_of(self, frame: Frame, preprocess: Preprocess, say: Say) -> Examples | None:
+    def examples_of(self, frame: Frame, preprocess: Preprocess, log: Log) -> Examples | None:
         """Examples of a whole table with known answers, such as windows of a series; None where each row is one."""
         return None
 
     def evaluate_files(
-        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
         """Answers on files with known answers that are not rows of a table; None where they are."""
         return None

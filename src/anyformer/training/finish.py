@@ -56,7 +56,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     save_adapter(session)
     why_kept = session.standing.explain() if use != AVERAGED else ""
     if why_kept:
-        session.say(f"kept     {why_kept}")
+        session.log(f"kept     {why_kept}")
     fitted: FittedCalibration | None = None
     effects: dict[str, dict[str, list[float]]] = {}
     splits: dict[str, dict[str, float]] = {}
@@ -65,11 +65,11 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     for name, side in sides.items():
         rows = rows_in_time(session, sides, name)
         if rows < min(len(side), task.max_eval_rows or len(side)):
-            session.say(f"evaluate {name}: {rows:,} of {len(side):,} rows, as many as the time allows; "
+            session.log(f"evaluate {name}: {rows:,} of {len(side):,} rows, as many as the time allows; "
                         f"for all of them: anyformer evaluate {folder.path}")  # fmt: skip
             left_out.append(f"{rows:,} of {len(side):,} {name} rows were evaluated: the time of the run was up")
         else:
-            session.say(f"evaluate {name}: {rows:,} rows")
+            session.log(f"evaluate {name}: {rows:,} rows")
         # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
         last = name == list(sides)[-1]
         began = time.perf_counter()
@@ -78,14 +78,14 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         if name == "valid" and (fitted := fit_calibration(task, answers, data.preprocess, config.training, metric)):
             write_calibration(folder, use, fitted.calibration)
             for line in fitted.lines():
-                session.say(line)
+                session.log(line)
         if fitted is not None:
             before, answers = answers, task.calibrate(answers, fitted.calibration)
             effects[name] = measure_effect(before, answers)
-            session.say(effect_line(name, effects[name]))
+            session.log(effect_line(name, effects[name]))
         splits[name] = task.all_metrics(answers)
     if task.gives_probabilities and fitted is None:
-        session.say("probs    not calibrated: too few validation rows to fit a temperature")
+        session.log("probs    not calibrated: too few validation rows to fit a temperature")
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,
@@ -117,7 +117,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         write_report(folder.path, answers, evaluation)
     except Exception as error:  # the figures stand; `resume` draws it again
         folder.event("report failed", error=short_error(error))
-        session.say(f"report   not written ({short_error(error)}); try again: anyformer resume {folder.path}")
+        session.log(f"report   not written ({short_error(error)}); try again: anyformer resume {folder.path}")
     faults.point("finished")
     return evaluation
 
@@ -175,7 +175,7 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
         kept = {name: p.detach().clone() for name, p in session.model.named_parameters()}
         put(session.model, mean)
         together = task.all_metrics(evaluator(session.model, session.data.valid, most=most, decode=False))[metric]
-        session.say(f"average  of {len(paths)} checkpoints: {metric} {together:.4f}, best single {alone:.4f}")
+        session.log(f"average  of {len(paths)} checkpoints: {metric} {together:.4f}, best single {alone:.4f}")
         if not better(metric, together, alone):
             put(session.model, kept)
             return best.name
@@ -205,7 +205,7 @@ def save_adapter(session: Session) -> None:
 
     facts = {"checkpoint": best.name}
     store.commit(folder.path, ADAPTER_FOLDER, [("adapter", write)], facts, needed=size_of(held) + size_of(whole))
-    session.say(f"adapter  {path}: {sum(value.numel() for value in held.values()):,} parameters beside {start['path']}")
+    session.log(f"adapter  {path}: {sum(value.numel() for value in held.values()):,} parameters beside {start['path']}")
 
 
 def find_baselines(session: Session, answers: Answers, *, strong: bool) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def find_baselines(session: Session, answers: Answers, *, strong: bool) -> dict[
     except Exception as error:
         session.folder.event("baseline failed", error=short_error(error))
         return {}
-    session.say(f"baseline in {time.perf_counter() - began:.1f} s")
+    session.log(f"baseline in {time.perf_counter() - began:.1f} s")
     return found
 
 

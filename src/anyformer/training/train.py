@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from anyformer.deprecated_names import log_of
 from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.bootstrap import relate
 from anyformer.evaluation.run_files import read_evaluation
@@ -18,6 +19,7 @@ from anyformer.evaluation.sentences import difference_of, differences_beside, sh
 from anyformer.inference.devices import pick_device
 from anyformer.inference.opening import load
 from anyformer.inference.predictor import Predictor
+from anyformer.log import Log, silence
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join
@@ -32,7 +34,6 @@ from anyformer.training.signals import Requests
 from anyformer.training.trainer import Session
 from anyformer.training.tune import DEFAULTS, TUNE_FOLDER, Search, has_search
 
-Say = Callable[[str], None]
 logger = logging.getLogger("anyformer")
 
 
@@ -153,18 +154,14 @@ def train(
         source, task=task, preset=model, start=None if start is None else Path(start), pretrain=pretrain,
         out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
     )  # fmt: skip
-    say = silence if quiet else logger.info
+    log = silence if quiet else logger.info
     if tune is not None:
-        return run_search(request, tune, say=say, progress=progress, quiet=quiet)
-    return run_request(request, say=say, progress=progress, quiet=quiet)
-
-
-def silence(line: str) -> None:
-    """Where lines go that nobody wants."""
+        return run_search(request, tune, log=log, progress=progress, quiet=quiet)
+    return run_request(request, log=log, progress=progress, quiet=quiet)
 
 
 def run_request(
-    request: Request, *, say: Say, progress: str = "auto", quiet: bool = False, world: World = ALONE,
+    request: Request, *, log: Log, progress: str = "auto", quiet: bool = False, world: World = ALONE,
     started: float | None = None,
 ) -> Run:  # fmt: skip
     """Create a run and train it to the end; of several processes the first creates it, all train.
@@ -173,39 +170,40 @@ def run_request(
     """
     started = time.perf_counter() if started is None else started
     if not world.is_first:
-        say, quiet = silence, True
+        log, quiet = silence, True
     with join(world, request.device) as peers:
-        path = Path(peers.broadcast(lambda: str(create(request, say, peers.device, world=world).path)))
-        say(f"run      {path}")
+        path = Path(peers.broadcast(lambda: str(create(request, log, peers.device, world=world).path)))
+        log(f"run      {path}")
         folder = opened(path, peers)
-        work(folder, peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
+        work(folder, peers.device, log, progress=progress, quiet=quiet, peers=peers, started=started)
     return Run(path)
 
 
 def run_search(
-    request: Request, minutes: float, *, say: Say, progress: str = "auto", quiet: bool = False,
+    request: Request, minutes: float, *, log: Log, progress: str = "auto", quiet: bool = False,
     started: float | None = None,
 ) -> Run:  # fmt: skip
     """Try settings for so many minutes; the best of them becomes the run, which is then trained to its end."""
     if not 0 < minutes < 10**6:
         raise UserError(f"{minutes} minutes is outside (0, 1000000)", where="--tune", fix="use 10")
     path = request.out if request.out is not None else Path("runs") / run_name(request)
-    search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else say)
-    say(f"run      {path}")
+    search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else log)
+    log(f"run      {path}")
     search.run("silent" if quiet else progress)
-    return resume(path, say=say, progress=progress, quiet=quiet, started=started)
+    return resume(path, log=log, progress=progress, quiet=quiet, started=started)
 
 
 def resume(
-    path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
+    path: str | Path, *, log: Log | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
     world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
+    say: Log | None = None,
 ) -> Run:  # fmt: skip
     """Resume a run from its newest intact checkpoint; one whose training is complete is only evaluated.
 
     `change` is called before, in the first process: it may write other settings into the run. `started` is when this
-    part of it began.
+    part of it began. `say` is the old name of `log`.
     """
-    tell = silence if quiet or not world.is_first else say or logger.info
+    log = silence if quiet or not world.is_first else log_of(log or logger.info, say)
 
     def look() -> dict[str, Any]:
         if change is not None:
@@ -214,18 +212,18 @@ def resume(
 
     if has_search(Path(path)):
         place = pick_device(device or str(RunFolder.open(Path(path) / TUNE_FOLDER / DEFAULTS).facts.get("device")))
-        Search.open(Path(path), place, tell).run("silent" if quiet else progress)
+        Search.open(Path(path), place, log).run("silent" if quiet else progress)
     with report_once_per_host(world):
         asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
     with join(world, asked) as peers:
         facts = peers.broadcast(look)
         if facts.get("status") == "done":
-            tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
+            log(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
             if peers.is_first and not (Path(path) / "report.html").is_file():
                 rewrite_report(RunFolder.open(Path(path)))
         else:
             silent, folder = quiet or not peers.is_first, opened(Path(path), peers)
-            work(folder, peers.device, tell, progress=progress, quiet=silent, peers=peers, started=started)
+            work(folder, peers.device, log, progress=progress, quiet=silent, peers=peers, started=started)
     return Run(path)
 
 
@@ -235,7 +233,7 @@ def opened(path: Path, peers: Peers) -> RunFolder:
 
 
 def work(
-    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, peers: Peers | None = None,
+    folder: RunFolder, device: torch.device, log: Log, *, progress: str, quiet: bool, peers: Peers | None = None,
     started: float | None = None,
 ) -> None:  # fmt: skip
     """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
@@ -243,11 +241,11 @@ def work(
         if peers is not None and not peers.world.is_alone:
             raise UserError("the first stage of a run is trained by one process", where=str(folder.path),
                             fix=f"anyformer resume {folder.path}")  # fmt: skip
-        started = pretrain_first(folder, device, say, progress=progress, quiet=quiet, started=started)
+        started = pretrain_first(folder, device, log, progress=progress, quiet=quiet, started=started)
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     peers = Peers(ALONE, device) if peers is None else peers
     try:
-        session = Session(folder, device, say, progress="silent" if quiet else progress, peers=peers, started=started)
+        session = Session(folder, device, log, progress="silent" if quiet else progress, peers=peers, started=started)
         session.run()
         session.take_whole_model()
         if not peers.is_first:
@@ -258,7 +256,7 @@ def work(
         except Stopped:
             raise
         except Exception:
-            say(f"the model of step {session.done:,} is saved and can be used; for the rest: anyformer resume "
+            log(f"the model of step {session.done:,} is saved and can be used; for the rest: anyformer resume "
                 f"{folder.path}")  # fmt: skip
             raise
     finally:
@@ -267,7 +265,7 @@ def work(
 
 
 def pretrain_first(
-    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, started: float | None
+    folder: RunFolder, device: torch.device, log: Log, *, progress: str, quiet: bool, started: float | None
 ) -> float:
     """Train the first stage of a run as far as it is not done, and keep its best weights for the second.
 
@@ -277,12 +275,12 @@ def pretrain_first(
     folder.lock()  # nobody else may train the second stage meanwhile
     try:
         if stage.facts["status"] != "done":
-            say(f"stage 1  {stage.path}")
-            work(stage, device, say, progress=progress, quiet=quiet, started=started)
-        kept = save_start_weights(folder, load(stage.path), folder.config().model, stage.path, say)
+            log(f"stage 1  {stage.path}")
+            work(stage, device, log, progress=progress, quiet=quiet, started=started)
+        kept = save_start_weights(folder, load(stage.path), folder.config().model, stage.path, log)
         folder.update(start=kept)
         folder.event("pretrained", step=stage.facts["step"])
-        say(f"stage 2  {folder.path}")
+        log(f"stage 2  {folder.path}")
     except Stopped as error:
         folder.update(status="interrupted", reason=f"while pretraining: {error}"[:300])
         raise Stopped(f"stopped in the first stage; saved. Resume with: anyformer resume {folder.path}",

@@ -23,6 +23,7 @@ from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
+from anyformer.log import Log
 from anyformer.tasks import Evaluator
 from anyformer.training.best import BestCheckpoint, EvaluationResult, choosing_metric, score_answers
 from anyformer.training.checkpoint import check_same, read_checkpoint
@@ -69,11 +70,11 @@ class Session:
     """One process's work on a run. Of several, the first decides what depends on the clock, and alone writes."""
 
     def __init__(
-        self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
+        self, folder: RunFolder, device: torch.device, log: Log, *, progress: str = "auto",
         peers: Peers | None = None, started: float | None = None,
     ) -> None:  # fmt: skip
         self.clock = RunClock(started)  # reading and preparing data counts too
-        self.folder, self.device, self.say, self.mode = folder, device, say, progress
+        self.folder, self.device, self.log, self.mode = folder, device, log, progress
         self.peers = Peers(ALONE, device) if peers is None else peers
         self.opened_with = folder.config_text()
         self.config = folder.config()
@@ -86,7 +87,7 @@ class Session:
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.parallel = open_parallel(self.config, self.peers)
         if not self.peers.world.is_alone:
-            say(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
+            log(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
         self.model = self.parallel.build(self.config.model, settings)
         self.batch = settings.batch_size or 1
         self.order = self.order_rows()
@@ -135,7 +136,7 @@ class Session:
             self.engine.compile()
         self.report_layer_rates()
         if settings.probe is not None and self.parallel.shards:
-            self.say("probe    off: each process holds a part of the model (training.parallel)")
+            self.log("probe    off: each process holds a part of the model (training.parallel)")
         if newest is not None:
             self.restore(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
@@ -144,7 +145,7 @@ class Session:
         here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):
             for line in other_machine(before, here):
-                self.say(line)
+                self.log(line)
         self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)
         if newest is not None and self.peers.is_first:
@@ -156,7 +157,7 @@ class Session:
         if len({line.lr for line in lines}) == 1 and self.config.training.unfreeze is None:
             return
         for line in lines:
-            self.say(f"layer    {line}")
+            self.log(f"layer    {line}")
         self.folder.write_json(LAYERS_FILE, {"layers": [asdict(line) for line in lines]})
 
     def unfreeze(self, step: int) -> None:
@@ -171,7 +172,7 @@ class Session:
 
     def find_checkpoint(self) -> tuple[dict[str, Any], str | None]:
         """What run.json says, and the name of the newest whole checkpoint."""
-        newest = store.latest(self.folder.checkpoints, self.say)
+        newest = store.latest(self.folder.checkpoints, self.log)
         return self.folder.facts, None if newest is None else newest[1].name
 
     @property
@@ -188,14 +189,14 @@ class Session:
         self.standing = BestCheckpoint(**state["standing"])
         self.folder.cut_back(self.done)
         self.folder.event("resume", step=self.done)
-        self.say(f"resume   from step {self.done:,} of {self.total:,}")
+        self.log(f"resume   from step {self.done:,} of {self.total:,}")
 
     def measure_and_plan(self) -> None:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
-                            self.say, self.clock.elapsed())  # fmt: skip
+                            self.log, self.clock.elapsed())  # fmt: skip
         put(self.model, kept)
         asked = self.config.training
         training, budget = decide_length(self.config, found, self.data, self.device, self.clock.elapsed())
@@ -205,9 +206,9 @@ class Session:
         self.folder.update(settled=True, total=training.steps)
         self.folder.write_json(PLAN_FILE, first_plan(training, found, budget))
         for line in describe_length(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
-            self.say(line)
+            self.log(line)
         if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
-            self.say("enough   more epochs than such data usually needs would only overfit: the rest of the time is "
+            self.log("enough   more epochs than such data usually needs would only overfit: the rest of the time is "
                      "not used; --epochs N for more")  # fmt: skip
         faults.point("settled")
 

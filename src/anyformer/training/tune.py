@@ -12,7 +12,6 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from anyformer.checkpoints.store import writing
 from anyformer.data.reopen import reopen
 from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.metrics import direction
+from anyformer.log import Log, silence
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.habits import TunedSetting
 from anyformer.training.best import EvaluationResult, choosing_metric
@@ -43,7 +43,6 @@ MOST_TRIALS = 9
 LEAST_TRIALS = 3
 LEAST_SECONDS = 10.0  # of a trial in its first round
 PREPARING = 0.25  # share of the time that preparing the data of all trials may take
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -115,23 +114,23 @@ def has_search(folder: Path) -> bool:
 class Search:
     """A search in a folder: made by `begin`, or opened again; `run` goes on to its end."""
 
-    def __init__(self, folder: Path, state: TuneState, device: torch.device, say: Say) -> None:
-        self.folder, self.state, self.device, self.say = folder, state, device, say
+    def __init__(self, folder: Path, state: TuneState, device: torch.device, log: Log) -> None:
+        self.folder, self.state, self.device, self.log = folder, state, device, log
         self.began = time.perf_counter() - state.spent
 
     @classmethod
-    def open(cls, folder: Path, device: torch.device, say: Say) -> Search:
-        return cls(folder, TuneState.read(folder / TUNE_FOLDER / TUNE_FILE), device, say)
+    def open(cls, folder: Path, device: torch.device, log: Log) -> Search:
+        return cls(folder, TuneState.read(folder / TUNE_FOLDER / TUNE_FILE), device, log)
 
     @classmethod
-    def begin(cls, request: Request, folder: Path, minutes: float, device: torch.device, say: Say) -> Search:
+    def begin(cls, request: Request, folder: Path, minutes: float, device: torch.device, log: Log) -> Search:
         """Make the runs of all trials, so that the files are needed no more."""
         if request.pretrain is not None:
             raise UserError("a run in two stages is not searched", where="--tune", fix="leave out --pretrain")
         check_new(folder)
-        search = cls(folder, TuneState(60 * minutes), device, say)
+        search = cls(folder, TuneState(60 * minutes), device, log)
         began = time.perf_counter()
-        first = create(replace(request, out=search.path(DEFAULTS)), say, device)
+        first = create(replace(request, out=search.path(DEFAULTS)), log, device)
         took = time.perf_counter() - began
         config, data, task = first.config(), reopen(first.cache), first.task()
         assert data is not None
@@ -145,7 +144,7 @@ class Search:
         count = count_trials(60 * minutes, took)
         for number, settings in enumerate(draw_trials(config, space, count - 1), 1):
             search.add(request, TunedTrial(f"trial-{number:02}", settings))
-        say(f"tune     {len(search.state.trials)} trials in {minutes:g} minutes, over {', '.join(space)}")
+        log(f"tune     {len(search.state.trials)} trials in {minutes:g} minutes, over {', '.join(space)}")
         search.write()
         return search
 
@@ -156,7 +155,7 @@ class Search:
         """A run with these settings; one that cannot be made is kept with the reason."""
         asked = replace(request, out=self.path(trial.name), settings=request.settings | trial.settings)
         try:
-            create(asked, lambda line: None, self.device)
+            create(asked, silence, self.device)
         except UserError as error:
             trial.problem = error.line
         self.state.trials.append(trial)
@@ -195,10 +194,10 @@ class Search:
 
     def train(self, trial: TunedTrial, seconds: float, number: int, progress: str) -> None:
         """Let one trial go on for so many seconds."""
-        self.say(f"tune     round {number}, {trial.name}: {trial.words()}")
+        self.log(f"tune     round {number}, {trial.name}: {trial.words()}")
         folder = RunFolder.open(self.path(trial.name))
         before = float(folder.facts.get("seconds") or 0.0)
-        session = Session(folder, self.device, lambda line: None, progress=progress)
+        session = Session(folder, self.device, silence, progress=progress)
         session.pause_after = before + seconds
         try:
             session.run()
@@ -214,7 +213,7 @@ class Search:
         choices = [line["choice"] for line in folder.metrics() if line["step"] == kept and "choice" in line]
         if choices:
             trial.value, trial.loss, trial.error = (choices[-1][name] for name in EvaluationResult._fields)
-        self.say(
+        self.log(
             f"tune     {trial.name}: {trial.problem or f'{self.state.metric} {trial.value} at step {trial.step:,}'}"
         )
         self.write()
@@ -232,7 +231,7 @@ class Search:
             entry.rename(self.folder / entry.name)
         home.rmdir()
         winner = next(trial for trial in self.state.trials if trial.name == self.state.winner)
-        self.say(f"tune     {winner.name} goes on as the run: {winner.words()}")
+        self.log(f"tune     {winner.name} goes on as the run: {winner.words()}")
 
 
 def count_trials(seconds: float, preparing: float) -> int:

@@ -226,7 +226,7 @@ def test_broken_clips_are_left_out_and_named_or_refused(tmp_path: Path) -> None:
         prepare([root], settings=Data(bad="error"), cache=tmp_path / "other")
     frame = read_sounds([root]).take([12])
     with pytest.raises(UserError, match="no recording can be read; the first is"):
-        decode_clips(frame, "audio", AudioSettings(), Arrays.new(tmp_path / "a"), say=lambda line: None, bad="skip")
+        decode_clips(frame, "audio", AudioSettings(), Arrays.new(tmp_path / "a"), log=lambda line: None, bad="skip")
 
 
 def test_long_clips_are_cut_and_settings_refused(tmp_path: Path) -> None:

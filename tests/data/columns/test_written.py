@@ -63,7 +63,7 @@ def test_the_form_is_told_saved_and_used_for_inputs_target_and_new_rows(tmp_path
     (tmp_path / "sales.csv").write_text("net;gross\n" + "\n".join(rows) + "\n", encoding="utf-8")
     said: list[str] = []
     data = Data(target=("gross",))
-    made = prepare([tmp_path / "sales.csv"], settings=data, cache=tmp_path / "cache", say=said.append)
+    made = prepare([tmp_path / "sales.csv"], settings=data, cache=tmp_path / "cache", log=said.append)
     assert made.task == "regress"
     assert any("net" in line and "written like 1.234,5 €" in line for line in said), said
     assert any("gross (1.234,5 €)" in line and "--types net=category" in line for line in said), said

@@ -75,7 +75,7 @@ def test_the_time_is_found_however_it_is_written(tmp_path: Path, case: str) -> N
             prepare([path], cache=tmp_path / "cache")
         return
     said: list[str] = []
-    made = prepare([path], cache=tmp_path / "cache", say=said.append)
+    made = prepare([path], cache=tmp_path / "cache", log=said.append)
     target = made.preprocess.target
     assert made.task == "forecast" and isinstance(target, Future)
     assert (target.time_columns, target.names) == (time, ("load",)), said
@@ -88,7 +88,7 @@ def test_rows_of_one_moment_are_one_step_and_gaps_are_missing_values(tmp_path: P
         "load": [str(at) for at in range(199)],
     }
     said: list[str] = []
-    made = prepare([written(tmp_path / "a.csv", columns)], cache=tmp_path / "cache", say=said.append)
+    made = prepare([written(tmp_path / "a.csv", columns)], cache=tmp_path / "cache", log=said.append)
     assert any("1 row has the date of another" in line and "the mean of its rows" in line for line in said), said
     assert any("2 of 200 steps of date have no row: their values are missing" in line for line in said), said
     target, values = made.preprocess.target, np.asarray(made.train.values)[:, 0]

@@ -53,7 +53,7 @@ def column(found: Gathered, name: str) -> Counter[str]:
 def said(path: Path | list[Path], cache: Path, **settings: object) -> list[str]:
     """What preparing says, line by line."""
     lines: list[str] = []
-    prepare(path, settings=Data(**settings), cache=cache / "prepared", say=lines.append)  # type: ignore[arg-type]
+    prepare(path, settings=Data(**settings), cache=cache / "prepared", log=lines.append)  # type: ignore[arg-type]
     return lines
 
 

@@ -41,7 +41,7 @@ def arrays_of(values: Any, folder: Path, **options: Any) -> tuple[int, int, np.n
     said: list[str] = []
     settings = options.pop("settings", ImageSettings())
     arrays = Arrays.new(folder / "arrays")
-    shape, ok = picture_arrays(values, folder, settings, arrays, "pixels", say=said.append, **options)
+    shape, ok = picture_arrays(values, folder, settings, arrays, "pixels", log=said.append, **options)
     return shape.sides[0], shape.channels, ok, arrays["pixels"], said
 
 

@@ -125,7 +125,7 @@ def test_the_code_of_the_trial_is_what_training_runs(tmp_path: Path) -> None:
         settings={"training.steps": 4, "training.compile": True, "model.stack.depth": 1, "training.threads": 1,
                   "data.tokenizer.kind": "char", "training.batch_size": 2, "data.tokenizer.max_length": 8},
     )  # fmt: skip
-    run_request(request, say=said.append, quiet=True)
+    run_request(request, log=said.append, quiet=True)
     assert counters["stats"]["unique_graphs"] - before == 1
     assert any(line.startswith("compile  took ") for line in said), said
     found = list((compile_cache.use_private_cache() / FOLDER).glob("*.json"))

@@ -57,6 +57,6 @@ def test_a_run_says_what_they_cost_and_leaves_torch_as_it_was(asked: bool, tmp_p
     settings = {"training.steps": 2, "training.deterministic": asked, "model.stack.depth": 1, "training.threads": 1,
                 "data.tokenizer.kind": "char", "training.batch_size": 2, "data.tokenizer.max_length": 8}  # fmt: skip
     request = Request([book], task="lm", preset="gpt2-tiny", out=tmp_path / "run", device="cpu", settings=settings)
-    run_request(request, say=say, quiet=True)
+    run_request(request, log=say, quiet=True)
     assert any(line.startswith("exact    deterministic algorithms: ") for line in said) is asked
     assert seen[-1] is asked and not torch.are_deterministic_algorithms_enabled()

@@ -16,10 +16,10 @@ from anyformer.data.columns.cells import texts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Say
 from anyformer.data.settings import AudioSettings
 from anyformer.embeds.mel import bands, log_mel
 from anyformer.errors import UserError
+from anyformer.log import Log
 
 NAME = "samples"
 LOUDEST = 32767  # samples are kept in 16 bits
@@ -40,7 +40,7 @@ class Clips:
 
 
 def decode_clips(
-    frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, say: Say, bad: Literal["skip", "error"]
+    frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, log: Log, bad: Literal["skip", "error"]
 ) -> Clips:
     """Decode every recording into `arrays["samples"]`, at the rate that most have."""
     folder = frame.folder
@@ -79,7 +79,7 @@ def decode_clips(
     del room
     arrays.put(f"{NAME}_starts", starts)
     there = np.array([entry is not None for entry in heads]) & ~broken
-    tell(known, rate, most, say)
+    log_clips(known, rate, most, log)
     same = np.unique(np.array(marks), return_inverse=True)[1].reshape(-1)
     return Clips(rate, most, there, broken, same, first)
 
@@ -136,7 +136,7 @@ def shape(heads: list[AudioHeader], settings: AudioSettings) -> tuple[int, int]:
     return rate, max(1, round((settings.seconds or usual) * rate))
 
 
-def tell(heads: list[AudioHeader], rate: int, most: int, say: Say) -> None:
+def log_clips(heads: list[AudioHeader], rate: int, most: int, log: Log) -> None:
     """Say what was made alike."""
     seconds = sum(head.samples / head.rate for head in heads)
     other = sum(head.rate != rate for head in heads)
@@ -144,7 +144,7 @@ def tell(heads: list[AudioHeader], rate: int, most: int, say: Say) -> None:
     cut = sum(resampled_length(head.samples, head.rate, rate) > most for head in heads)
     notes = [f"{other:,} resampled"] * bool(other) + [f"{mixed:,} of several channels, mixed"] * bool(mixed)
     notes += [f"{cut:,} cut at {most / rate:.2f} s"] * bool(cut)
-    say(f"{len(heads):,} clips, {seconds:,.1f} s in all, {rate:,} samples a second" + "".join(f"; {n}" for n in notes))
+    log(f"{len(heads):,} clips, {seconds:,.1f} s in all, {rate:,} samples a second" + "".join(f"; {n}" for n in notes))
 
 
 def loudness(arrays: Arrays, rows: np.ndarray, rate: int) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from anyformer.data.habit import TrainingDefaults
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.mel import bands
 from anyformer.errors import UserError
+from anyformer.log import Log
 from anyformer.positions import Grid
 from anyformer.slots import Embed
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.rows import RowExamples
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
-    from anyformer.data.prepared import Say, StartModelConstraints
+    from anyformer.data.prepared import StartModelConstraints
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
@@ -125,9 +126,9 @@ class Audio(FileColumn):
 
     @classmethod
     def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, say: Say
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, log: Log
     ) -> Decoded:
-        found = decode_clips(frame, name, settings.audio, arrays, bad=settings.bad, say=say)
+        found = decode_clips(frame, name, settings.audio, arrays, bad=settings.bad, log=log)
         column = cls(name=name, sample_rate=found.rate, samples=found.samples)
         return Decoded(column, found.there, found.broken, found.same, found.first)
 

@@ -19,6 +19,7 @@ from anyformer.data.columns.convert import MISSING, clean_words, is_words, piece
 from anyformer.data.columns.modality import Encoding, Modality
 from anyformer.data.columns.values import is_none, own_value, shown
 from anyformer.errors import UserError
+from anyformer.log import Log
 from anyformer.spec import Spec
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.arrays import Arrays
     from anyformer.data.frame import Frame
     from anyformer.data.images.preprocessing import ImageSteps
-    from anyformer.data.prepared import Say, StartModelConstraints
+    from anyformer.data.prepared import StartModelConstraints
     from anyformer.data.settings import Columns, Data
 
 ColumnValues = Any  # what a kind reads its cells as: an array (N, ...), or the Arrow column itself
@@ -198,7 +199,7 @@ class FileColumn(Column, slot=True):
 
     @classmethod
     def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, say: Say
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, log: Log
     ) -> Decoded:
         """Decode the file of every row into the arrays."""
         raise NotImplementedError

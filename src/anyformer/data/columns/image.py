@@ -29,6 +29,7 @@ from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.maps import Maps
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
+from anyformer.log import Log
 from anyformer.positions import Grid
 from anyformer.slots import Backbone, Embed
 from anyformer.spec import fields_of
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.rows import RowExamples
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
-    from anyformer.data.prepared import Say, StartModelConstraints
+    from anyformer.data.prepared import StartModelConstraints
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
@@ -73,12 +74,12 @@ class ImageModality(Modality):
                 work.counts.unread |= unread
         return preprocess
 
-    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
+    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, log: Log, *, alone: bool) -> Data:
         if settings.images.flip is not None:
             return settings
         (column,) = self.columns
         flip, why = decide_flips(arrays, train, gray=column.channels == 1, alone=alone)
-        say(f"image    {'flipped' if flip else 'not flipped'} left-right while training: {why}; "
+        log(f"image    {'flipped' if flip else 'not flipped'} left-right while training: {why}; "
             f"data.images.flip={'false' if flip else 'true'} changes it")  # fmt: skip
         return settings.replace(images=settings.images.replace(flip=flip))
 
@@ -185,13 +186,13 @@ class Image(FileColumn):
 
     @classmethod
     def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, say: Say
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, log: Log
     ) -> Decoded:
         """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
         shape, there = picture_arrays(
             frame.column(name), frame.folder, settings.images, arrays, PIXELS, bad=settings.bad, processes=workers(),
-            steps=steps, say=lambda line: say(line.removeprefix("images: ")),
+            steps=steps, log=lambda line: log(line.removeprefix("images: ")),
         )  # fmt: skip
         size, channels = shape.sides[0], shape.channels
         return Decoded(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.habit import TrainingDefaults
+from anyformer.log import Log
 from anyformer.slots import Embed
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
     from anyformer.data.images.preprocessing import ImageSteps
-    from anyformer.data.prepared import Say
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
@@ -81,7 +81,7 @@ class Modality:
         work.arrays.put(self.name, np.stack(made, 1))
         return preprocess
 
-    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
+    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, log: Log, *, alone: bool) -> Data:
         """The settings with all decided about how training rows vary; `alone`: there is no other input, nor a text."""
         return settings
 

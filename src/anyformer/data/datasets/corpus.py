@@ -12,12 +12,13 @@ import numpy as np
 
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.documents import Document
-from anyformer.data.prepared import Say, StartModelConstraints
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.data.tokenizers.training import Kind, default_special, special_token
 from anyformer.errors import UserError
+from anyformer.log import Log
 
 FORMAT = 1  # of the packed arrays; raised when the same text would be packed otherwise
 FEWEST = 32  # tokens to train on, below which there is nothing to learn
@@ -107,7 +108,7 @@ class TaskTokens:
 
 
 def train_tokenizer_on(
-    part: CorpusPart, words: TokenizerSettings, asked: TaskTokens, tell: Say
+    part: CorpusPart, words: TokenizerSettings, asked: TaskTokens, log: Log
 ) -> tuple[Tokenizer, str]:
     """A tokenizer trained on the training part alone, and its kind."""
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
@@ -122,9 +123,9 @@ def train_tokenizer_on(
     except UserError as error:
         raise error.inside("data.tokenizer.vocab_size") from None
     of = f"{sum(map(len, sample)):,} characters spread over the training part" if size > SAMPLE else "the training part"
-    tell(f"tokens   {NAMES[kind]}, vocabulary {tokenizer.size:,}, trained on {of}")
+    log(f"tokens   {NAMES[kind]}, vocabulary {tokenizer.size:,}, trained on {of}")
     if kind in ("wordpiece", "unigram", "word"):
-        tell("note     this tokenizer loses line breaks, so that bits per byte compare with nothing")
+        log("note     this tokenizer loses line breaks, so that bits per byte compare with nothing")
     return tokenizer, kind
 
 
@@ -147,7 +148,7 @@ def pack_parts(
     given: StartModelConstraints,
     asked: TaskTokens,
     cache: Path,
-    tell: Say,
+    log: Log,
 ) -> tuple[Arrays, Tokenizer]:
     """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
     enough(parts["train"].characters, "characters")
@@ -157,13 +158,13 @@ def pack_parts(
     if arrays is not None and arrays.facts.get("fingerprint") == mark:
         tokenizer = own if own is not None else open_tokenizer(cache / "tokenizer")
         if tokenizer is not None and tokenizer.sha256 == arrays.facts.get("tokenizer"):
-            tell(f"disk     packed before, {arrays.bytes / 1e6:,.1f} MB on disk")
+            log(f"disk     packed before, {arrays.bytes / 1e6:,.1f} MB on disk")
             return arrays, tokenizer
     if own is not None:
         tokenizer, kind = own, "given"
-        tell(f"tokens   given, vocabulary {tokenizer.size:,}")
+        log(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
-        tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, asked, tell)
+        tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, asked, log)
     kind_known = "given" if settings.tokenizer.lowercase else kind  # the short ways know no lower case
     # A prompt may hold the special tokens of a task; what is trained on never does.
     encoder = Encoder(tokenizer, kind_known, safe=None if own is not None else True)
@@ -175,11 +176,11 @@ def pack_parts(
     arrays.close({"fingerprint": mark, "parts": counts, "kind": kind, "tokenizer": tokenizer.sha256})
     tokens, of = (sum(count[name] for count in counts.values()) for name in ("tokens", "bytes"))
     each = ", ".join(f"{name} {count['tokens']:,}" for name, count in counts.items())
-    tell(f"tokens   {each}; {tokens / of:.3f} a byte")
-    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"tokens   {each}; {tokens / of:.3f} a byte")
+    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     for name, count in counts.items():
         if count["unknown"]:
-            tell(f"note     {name}: {count['unknown']:,} tokens are unknown ({count['unknown'] / count['tokens']:.2%})")
+            log(f"note     {name}: {count['unknown']:,} tokens are unknown ({count['unknown'] / count['tokens']:.2%})")
     return arrays, tokenizer
 
 

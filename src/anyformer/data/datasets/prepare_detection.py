@@ -18,14 +18,14 @@ from anyformer.data.gather import paths_of
 from anyformer.data.images.decode_all import picture_steps
 from anyformer.data.images.preprocessing import FILE as IMAGES
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, StartModelConstraints
 from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint
 from anyformer.data.targets import Things
 from anyformer.errors import UserError, did_you_mean
-from anyformer.log import keep_lines
+from anyformer.log import Log, keep_lines
 from anyformer.safe_files import digest_of_all
 
 KIND = "detection"
@@ -35,36 +35,36 @@ TRUTH = ("boxes", "kinds", "crowd")
 def prepare_detection(request: DataRequest, *, task: str) -> Prepared:
     """Annotated images ready to train on; --valid and --test name further ones."""
     settings, cache, paths = request.settings, request.cache, paths_of(request.source)
-    notes, tell = keep_lines(request.log)
+    notes, log = keep_lines(request.log)
     if paths is None or len(paths) != 1:
         raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where=f"--task {task}",
                         fix=f"give {FORMATS}")  # fmt: skip
     if request.why:
-        tell(f"task     {task}: {request.why}")
+        log(f"task     {task}: {request.why}")
     there = cache.exists()
     try:
-        found, side = gather_pictures(paths[0], settings, tell)
+        found, side = gather_pictures(paths[0], settings, log)
         side = sides(side, settings, request.seed)
-        return assemble_detection(found, side, settings, task, cache, request.given, notes, tell)
+        return assemble_detection(found, side, settings, task, cache, request.given, notes, log)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
             shutil.rmtree(cache, ignore_errors=True)
         raise
 
 
-def gather_pictures(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarray]:
+def gather_pictures(path: Path, settings: Data, log: Log) -> tuple[Annotated, np.ndarray]:
     """All pictures, those that validate and test behind the others, and the side that a picture's file says."""
     source = open_annotated(path)
     found = source.sides["train"](bad=settings.bad)
     side = [np.full(len(found.pictures), FREE, np.int8)]
     for note in found.notes:
-        tell(f"file     {note}")
+        log(f"file     {note}")
     for number, name, files in ((VALID, "valid", settings.split.valid_file), (TEST, "test", settings.split.test_file)):
         given = [open_annotated(Path(file)).sides["train"] for file in files or ()]
         for read in given or ([source.sides[name]] if name in source.sides else []):
             other = relabel(read(bad=settings.bad), found.labels)
             for note in other.notes:
-                tell(f"file     {note}")
+                log(f"file     {note}")
             found.pictures += other.pictures
             side.append(np.full(len(other.pictures), number, np.int8))
     return found, np.concatenate(side)
@@ -98,7 +98,7 @@ def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
 
 def assemble_detection(
     found: Annotated, side: np.ndarray, settings: Data, task: str, cache: Path, given: StartModelConstraints,
-    notes: list[str], tell: Say,
+    notes: list[str], log: Log,
 ) -> Prepared:  # fmt: skip
     counts = [int((side == number).sum()) for number in range(len(SIDES))]
     if not counts[TRAIN]:
@@ -121,7 +121,7 @@ def assemble_detection(
     )  # fmt: skip
     column = Image(name="image", size=square.size, channels=square.channels)
     preprocess = Preprocess(task=task, columns=(column,), target=target)
-    tell(f"task     {task}: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
+    log(f"task     {task}: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
          f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
     flip = settings.images.flip is not False  # boxes are mirrored too, and say nothing of left and right
     varied = [f"edges moved by up to {settings.images.crop:.0%} (--set data.images.crop=0)"] * bool(
@@ -132,8 +132,8 @@ def assemble_detection(
     why = " (on a CPU larger ones leave too few steps; --set data.images.size=512)"
     smaller = given.slow and not settings.images.size and square.size < usual_square(found.pictures)
     size = f"{square.size} x {square.size} pixels{why * smaller}"
-    tell(f"image    fitted into {size}, padding masked{training}")
-    tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
+    log(f"image    fitted into {size}, padding masked{training}")
+    log("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
     read = found.files or (found.file,)
     facts = {
         "task": task, "target": ["objects"], "rows": len(found.pictures), "used": len(found.pictures),
@@ -149,7 +149,7 @@ def assemble_detection(
     pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
     arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": flip,
                   "crop": settings.images.crop, "facts": facts, "notes": notes})  # fmt: skip
-    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     return opened_detection(arrays)
 
 

@@ -28,15 +28,15 @@ from anyformer.data.datasets.time_axis import (
 from anyformer.data.decision import name_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered, gather
-from anyformer.data.prepared import DataRequest, Prepared, Say
+from anyformer.data.prepared import DataRequest, Prepared
 from anyformer.data.preprocess import FILE, Preprocess, sizes
-from anyformer.data.report import tell_files
+from anyformer.data.report import log_files
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint, save_frame
 from anyformer.data.targets import Future, read_numbers
 from anyformer.errors import UserError, did_you_mean
-from anyformer.log import keep_lines
+from anyformer.log import Log, keep_lines
 
 KIND = "series"
 HORIZON = 96  # where nothing is said and the rows are enough
@@ -59,24 +59,22 @@ def prepare_series(request: DataRequest, *, task: str) -> Prepared:
 
 def prepare_gathered(gathered: Gathered, request: DataRequest, *, task: str) -> Prepared:
     """The same for rows that were read already."""
-    notes, tell = keep_lines(request.log)
-    tell_files(gathered.frame, tell)
+    notes, log = keep_lines(request.log)
+    log_files(gathered.frame, log)
     if request.why:
-        tell(f"task     {task}: {request.why}")
-    return assemble_series(gathered, request.settings, task, request.cache, notes, tell)
+        log(f"task     {task}: {request.why}")
+    return assemble_series(gathered, request.settings, task, request.cache, notes, log)
 
 
-def assemble_series(
-    gathered: Gathered, settings: Data, task: str, cache: Path, notes: list[str], tell: Say
-) -> Prepared:
+def assemble_series(gathered: Gathered, settings: Data, task: str, cache: Path, notes: list[str], log: Log) -> Prepared:
     frame = gathered.frame
     facts = look(frame, settings.kinds())
     time, channels, dropped = choose_columns(frame, facts, settings)
     by = f" by {' and '.join(time)}" if time else ""
-    tell(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}{by}")
+    log(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}{by}")
     for name, reason in dropped:
-        tell(f"left out {name}: {reason}")
-    timeline = order_by_time(frame, time, gathered.fixed, tell)
+        log(f"left out {name}: {reason}")
+    timeline = order_by_time(frame, time, gathered.fixed, log)
     forms = [number_form_of(facts[name]) for name in channels]
     raw = np.stack(read_numbers(frame, channels, forms), 1)
     raw[~np.isfinite(raw)] = np.nan
@@ -84,8 +82,8 @@ def assemble_series(
     sides_of_steps = None if gathered.fixed is None else gathered.fixed[order]
     counts = side_counts(sides_of_steps, settings, len(order))
     train = raw[: counts[TRAIN]]
-    length, horizon = lengths(settings, counts, train, name_of(frame), tell)
-    tell_channels(channels, raw, train, tell)
+    length, horizon = lengths(settings, counts, train, name_of(frame), log)
+    log_channels(channels, raw, train, log)
     columns = tuple(Number.fit(name, train[:, at], settings.columns.replace(scale="standard"), form=forms[at])
                     for at, name in enumerate(channels))  # fmt: skip
     target = Future(names=channels, mean=tuple(c.mean for c in columns), deviation=tuple(c.deviation for c in columns),
@@ -98,9 +96,9 @@ def assemble_series(
     ends = np.cumsum(counts)
     spans = [[length, int(ends[TRAIN])], [int(ends[TRAIN]), int(ends[VALID])], [int(ends[VALID]), int(ends[TEST])]]
     sides = {name: max(0, stop - begin - horizon + 1) for name, (begin, stop) in zip(SIDES, spans, strict=True)}
-    tell(f"split    {', '.join(f'{name} {count:,}' for name, count in zip(SIDES, counts, strict=True) if count)} rows, "
+    log(f"split    {', '.join(f'{name} {count:,}' for name, count in zip(SIDES, counts, strict=True) if count)} rows, "
          "the earliest first")  # fmt: skip
-    tell(f"windows  {length} steps back, {horizon} ahead: "
+    log(f"windows  {length} steps back, {horizon} ahead: "
          + ", ".join(f"{name} {count:,}" for name, count in sides.items() if count))  # fmt: skip
     made: dict[str, Any] = {
         "task": task, "target": list(channels), "rows": len(frame), "used": len(timeline.rows), "split": sides,
@@ -112,7 +110,7 @@ def assemble_series(
     preprocess.save(arrays.folder / FILE)
     arrays.close({"kind": KIND, "frame": save_frame(frame, arrays.folder), "spans": spans, "facts": made,
                   "notes": notes})  # fmt: skip
-    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     return opened_series(arrays)
 
 
@@ -197,11 +195,11 @@ def is_time(frame: Frame, name: str, facts: Facts) -> bool:
     return name.lower() in NAMED_TIME or (even and name == frame.names[0] and len(frame.names) > 1)
 
 
-def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, tell: Say) -> Timeline:
+def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, log: Log) -> Timeline:
     """The rows in the order of time; files that validate and test come after, as given."""
     rows = np.arange(len(frame))
     if not time:
-        tell("note     no column of time: the rows count as they stand")
+        log("note     no column of time: the rows count as they stand")
         return Timeline(rows, rows, len(rows))
     name = " and ".join(time)
     moments = moments_of(frame, time)
@@ -217,24 +215,24 @@ def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, t
         what = f"the time {said_time(frame, time, row)} comes twice, as {int(same.sum()):,} do"
         raise UserError(what, where=frame.place(row), fix="give one series a file, or a column for each")
     if (order != rows).any():
-        tell(f"note     the rows were not in the order of {name}, and are now")
+        log(f"note     the rows were not in the order of {name}, and are now")
     steps = np.concatenate([[0], np.cumsum(~same)])
     if same.any():
         row = int(order[int(np.flatnonzero(same)[0]) + 1])
         which = "row has" if same.sum() == 1 else "rows have"
-        tell(f"note     {int(same.sum()):,} {which} the {name} of another, first {frame.place(row)}: one step with "
+        log(f"note     {int(same.sum()):,} {which} the {name} of another, first {frame.place(row)}: one step with "
              "the mean of its rows")  # fmt: skip
     different = moments[order][np.concatenate([[True], ~same])]
     places = step_numbers(different) if len(np.unique(side)) == 1 else None
     if places is not None and places[-1] + 1 > len(places):
         missing = int(places[-1]) + 1 - len(places)
-        tell(f"note     {missing:,} of {int(places[-1]) + 1:,} steps of {name} have no row: their values are missing")
+        log(f"note     {missing:,} of {int(places[-1]) + 1:,} steps of {name} have no row: their values are missing")
         return Timeline(order, places[steps], int(places[-1]) + 1)
     apart = np.diff(different)
     usual = float(np.median(apart)) if len(apart) else 0.0
     odd = int((np.abs(apart - usual) > 1e-6 * max(1.0, abs(usual))).sum())
     if odd:
-        tell(f"note     {odd:,} steps of {name} are longer or shorter than the others")
+        log(f"note     {odd:,} steps of {name} are longer or shorter than the others")
     return Timeline(order, steps, int(steps[-1]) + 1)
 
 
@@ -257,11 +255,11 @@ def side_counts(fixed: np.ndarray | None, settings: Data, rows: int) -> list[int
     return [rows - valid - test, valid, test]
 
 
-def lengths(settings: Data, counts: list[int], train: np.ndarray, where: str, tell: Say) -> tuple[int, int]:
+def lengths(settings: Data, counts: list[int], train: np.ndarray, where: str, log: Log) -> tuple[int, int]:
     """Steps to look back on and to foresee; what was not asked for is made to fit."""
     held = min((count for count in counts[1:] if count), default=counts[TRAIN])
     horizon = settings.series.horizon or max(1, min(HORIZON, held // 2, counts[TRAIN] // 8))
-    length = settings.series.look_back or choose_look_back(train, horizon, tell)
+    length = settings.series.look_back or choose_look_back(train, horizon, log)
     needed = length + horizon
     if counts[TRAIN] < needed:
         what = f"{counts[TRAIN]:,} rows to train on are fewer than {length} back and {horizon} ahead"
@@ -274,19 +272,19 @@ def lengths(settings: Data, counts: list[int], train: np.ndarray, where: str, te
     return length, horizon
 
 
-def choose_look_back(train: np.ndarray, horizon: int, tell: Say) -> int:
+def choose_look_back(train: np.ndarray, horizon: int, log: Log) -> int:
     """How far to look back where nothing is said: as a linear map of the window would have it."""
     most = max(2, len(train) // 4)
     tried = [length for length in LOOK_BACKS if length <= most]
     if len(tried) < 2:
         return min(most, LOOK_BACKS[1])
     found = best_look_back(train, horizon, tried)
-    tell(f"look back {found} steps: of {', '.join(map(str, tried))} the longest that foresees the end of the training "
+    log(f"look back {found} steps: of {', '.join(map(str, tried))} the longest that foresees the end of the training "
          "rows best by a linear map; data.series.look_back sets it")  # fmt: skip
     return found
 
 
-def tell_channels(channels: tuple[str, ...], raw: np.ndarray, train: np.ndarray, tell: Say) -> None:
+def log_channels(channels: tuple[str, ...], raw: np.ndarray, train: np.ndarray, log: Log) -> None:
     for at, name in enumerate(channels[:20]):
         known = train[:, at][np.isfinite(train[:, at])]
         lost = int(np.isnan(raw[:, at]).sum())
@@ -294,6 +292,6 @@ def tell_channels(channels: tuple[str, ...], raw: np.ndarray, train: np.ndarray,
             f"mean {known.mean():.6g}, deviation {known.std():.6g} in training" if len(known) else "no training value"
         )
         flat = "; never changes" if len(known) and known.min() == known.max() else ""
-        tell(f"channel  {name}: {spread}{flat}{f', {lost:,} missing' if lost else ''}")
+        log(f"channel  {name}: {spread}{flat}{f', {lost:,} missing' if lost else ''}")
     if len(channels) > 20:
-        tell(f"channel  and {len(channels) - 20} more")
+        log(f"channel  and {len(channels) - 20} more")

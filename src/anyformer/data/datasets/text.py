@@ -11,11 +11,11 @@ import numpy as np
 from anyformer.data.datasets.corpus import CorpusPart, TaskTokens, enough, pack_parts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
-from anyformer.data.prepared import DataRequest, Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import DataRequest, Prepared, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, sizes
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
-from anyformer.log import keep_lines
+from anyformer.log import Log, keep_lines
 
 LENGTH = 256  # tokens of a window, where nothing is said
 NO_TOKENS = TaskTokens()
@@ -65,13 +65,13 @@ def prepare_documents(
     `rows` is how the text is cut, `tokens` what a tokenizer trained here must have for the task.
     """
     settings, given = request.settings, request.given
-    notes, tell = keep_lines(request.log)
+    notes, log = keep_lines(request.log)
     for reason, names in skipped.items():
-        tell(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
-    parts = split(documents, settings, unit, own or {}, task, tell)
-    arrays, tokenizer = pack_parts(parts, settings, given, tokens, request.cache, tell)
+        log(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
+    parts = split(documents, settings, unit, own or {}, task, log)
+    arrays, tokenizer = pack_parts(parts, settings, given, tokens, request.cache, log)
     counts: dict[str, Any] = arrays.facts["parts"]
-    length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
+    length = window(settings.tokenizer, given, counts["train"]["tokens"], log)
     start = given.start_for(tokenizer) if rows.feeds_decoder else None
     sides = {
         name: rows(
@@ -81,8 +81,8 @@ def prepare_documents(
         for name, part in parts.items() if counts[name]["tokens"] >= 2
     }  # fmt: skip
     if "valid" in parts and "valid" not in sides:
-        tell("note     the validation part is too short for a single target: nothing validates")
-    tell(f"rows     {rows.noun} of {length} tokens: {len(sides['train']):,} a pass")
+        log("note     the validation part is too short for a single target: nothing validates")
+    log(f"rows     {rows.noun} of {length} tokens: {len(sides['train']):,} a pass")
     preprocess = Preprocess(task=task, length=length, start=start)
     facts = {
         "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
@@ -111,7 +111,7 @@ def sources(parts: dict[str, CorpusPart], unit: str) -> list[dict[str, Any]]:
 
 
 def split(
-    documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], task: str, tell: Say
+    documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], task: str, log: Log
 ) -> dict[str, CorpusPart]:
     """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
     chosen = settings.split
@@ -120,8 +120,8 @@ def split(
     how = sorted({note for d in documents for note in d.notes})
     named = documents[0].name if (count, unit) == (1, "file") else f"{count:,} {unit}{'s' * (count > 1)}"
     packed_as = f" ({', '.join(how)})" if how else ""
-    tell(f"file     {named}: {size:,} bytes, {characters:,} characters{packed_as}")
-    tell(f"task     {task}: running text")
+    log(f"file     {named}: {size:,} bytes, {characters:,} characters{packed_as}")
+    log(f"task     {task}: running text")
     parts = {"train": CorpusPart(documents)}
     for name, files in (("valid", chosen.valid_file), ("test", chosen.test_file)):
         if name in own or files is not None:
@@ -130,17 +130,17 @@ def split(
             )
             parts[name] = CorpusPart(other)
             what = ", ".join(files) if files else f"{len(other):,} {unit}{'s' * (len(other) != 1)}"
-            tell(f"split    {name}: {what}, {parts[name].characters:,} characters")
+            log(f"split    {name}: {what}, {parts[name].characters:,} characters")
             seen = {d.sha256 for d in documents if d.sha256}
             both = [d.name for d in other if d.sha256 in seen]
             if both:
                 more = f" and {len(both) - 1:,} more" if len(both) > 1 else ""
-                tell(f"warning  {both[0]}{more} to {name} on: the same text is trained on too")
+                log(f"warning  {both[0]}{more} to {name} on: the same text is trained on too")
     if "valid" not in parts and chosen.valid > 0:
         at = boundary(documents, 1 - chosen.valid)
         if 0 < at < characters:
             parts["train"], parts["valid"] = CorpusPart(documents, 0, at), CorpusPart(documents, at)
-            tell(
+            log(
                 f"split    the first {at:,} characters train, the last {characters - at:,} "
                 f"({(characters - at) / characters:.1%}) validate"
             )
@@ -171,13 +171,13 @@ def boundary(documents: list[Document], share: float) -> int:
 # ---------------------------------------------------------------- the windows
 
 
-def window(words: TokenizerSettings, given: StartModelConstraints, tokens: int, tell: Say) -> int:
+def window(words: TokenizerSettings, given: StartModelConstraints, tokens: int, log: Log) -> int:
     """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
     enough(tokens, "tokens")
     asked = words.max_length or LENGTH
     if given.length is not None and asked > given.length:
         if words.max_length is not None:
-            tell(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
+            log(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
         asked = given.length
     length = asked
     # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
@@ -185,7 +185,7 @@ def window(words: TokenizerSettings, given: StartModelConstraints, tokens: int, 
         length //= 2
     length = min(length, tokens - 1)
     if length < asked:
-        tell(
+        log(
             f"note     the text is short ({tokens:,} tokens to train on): windows of {length} tokens instead of {asked}"
         )
     return length

@@ -17,9 +17,9 @@ from anyformer.data.files.image_folders import read_pictures
 from anyformer.data.images.decoding import ImageShape, locate_image, pixels
 from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
 from anyformer.data.images.workers import decode, look, map_in_workers
-from anyformer.data.prepared import Say
 from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
+from anyformer.log import Log
 
 __all__ = ["normalise", "picture_arrays", "picture_steps", "read_pictures"]
 
@@ -59,7 +59,7 @@ def picture_arrays(
     arrays: Arrays,
     name: str,
     *,
-    say: Say,
+    log: Log,
     bad: Literal["skip", "error"] = "skip",
     processes: int = 1,
     steps: ImageSteps | None = None,
@@ -106,7 +106,7 @@ def picture_arrays(
     if isinstance(room, np.memmap):
         room.flush()
     if heads:
-        tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
+        log_images(log, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
     return shape, ok
 
 
@@ -244,8 +244,8 @@ def unreadable_error(troubles: dict[int, str], values: list[Any]) -> UserError:
     )  # fmt: skip
 
 
-def tell(
-    say: Say, heads: list[tuple[int, int, bool]], shape: ImageShape, troubles: dict[int, str], values: list[Any],
+def log_images(
+    log: Log, heads: list[tuple[int, int, bool]], shape: ImageShape, troubles: dict[int, str], values: list[Any],
     none: int, size: int,
 ) -> None:  # fmt: skip
     """What was found and decided."""
@@ -260,9 +260,9 @@ def tell(
     how = "padded" if padded and sides == [(shape.size[1], shape.size[0])] else "resized and cropped"  # type: ignore[index]
     kept = "" if sides == [(columns, rows)] else f"; {how} to {columns} x {rows}"
     colour = "gray" if shape.channels == 1 else "colour"
-    say(f"images: {len(heads):,}, {what}, {colour}{kept}; {size / 1e6:,.1f} MB on disk")
+    log(f"images: {len(heads):,}, {what}, {colour}{kept}; {size / 1e6:,.1f} MB on disk")
     if none:
-        say(f"{none:,} rows have no image")
+        log(f"{none:,} rows have no image")
     if troubles:
         named = [f"{show_name(values[row], row)} ({why})" for row, why in sorted(troubles.items())[:3]]
-        say(f"skipped {len(troubles):,} images that cannot be read: {', '.join(named)}{', ...' * (len(troubles) > 3)}")
+        log(f"skipped {len(troubles):,} images that cannot be read: {', '.join(named)}{', ...' * (len(troubles) > 3)}")

@@ -32,21 +32,21 @@ class LineDisplay:
         now = self.progress.snapshot()
         for event in self.progress.events(self.told):
             self.told = event.number
-            self.say(*lines_of(event, now))
+            self.write_lines(*lines_of(event, now))
         first = not self.begun and now.loss is not None
         if first or self.clock() - self.spoke >= SILENCE:
             self.begun = self.begun or first
-            self.say(status(now))
+            self.write_lines(status(now))
 
     def finish(self, last: str) -> None:
         """What has not been said yet, and the last line."""
         now = self.progress.snapshot()
         for event in self.progress.events(self.told):
             self.told = event.number
-            self.say(*lines_of(event, now))
-        self.say(last)
+            self.write_lines(*lines_of(event, now))
+        self.write_lines(last)
 
-    def say(self, *lines: str) -> None:
+    def write_lines(self, *lines: str) -> None:
         self.stream.write("".join(line + "\n" for line in lines))
         self.stream.flush()
         self.spoke = self.clock()

@@ -178,19 +178,19 @@ class Progress:
                 sign = 1 if self.better == "higher" else -1
                 if self.best is None or sign * value > sign * self.best[1]:
                     self.best = (step, value)
-            self.tell("evaluation", step, metrics=dict(metrics))
+            self.add_event("evaluation", step, metrics=dict(metrics))
 
     def sample(self, step: int, text: str) -> None:
         """What the model writes after `step`."""
         with self.lock:
             self.last_sample = (step, text)
-            self.tell("sample", step, text)
+            self.add_event("sample", step, text)
 
     def note(self, text: str, keep: bool = False) -> None:
         """An event in words; `keep` leaves it on the screen for good."""
         with self.lock:
             self.last_note = printable(text)
-            self.tell("note", self.at, self.last_note, keep=keep)
+            self.add_event("note", self.at, self.last_note, keep=keep)
 
     def planned(self, total: int) -> None:
         """The number of steps has changed."""
@@ -261,7 +261,7 @@ class Progress:
         if len(points) > POINTS:
             self.curves[name] = points[:-1][::2] + points[-1:]
 
-    def tell(
+    def add_event(
         self, kind: str, step: int, text: str = "", metrics: Mapping[str, float] | None = None, keep: bool = False
     ) -> None:
         self.numbered += 1

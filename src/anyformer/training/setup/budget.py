@@ -15,6 +15,7 @@ from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import sizes
 from anyformer.data.sizes import Sizes
 from anyformer.kernels import onednn
+from anyformer.log import Log
 from anyformer.slots import compiles
 from anyformer.tasks import find
 from anyformer.training.distributed.parallel import Parallel
@@ -25,7 +26,7 @@ from anyformer.training.setup.compile_choice import expect_cost, explain_choice,
 from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, MOST_EVALUATIONS, default_steps
 from anyformer.training.setup.determinism import explain_price, is_deterministic, use_deterministic
 from anyformer.training.setup.memory import usage
-from anyformer.training.setup.trial import Say, Trial, choose_workers, time_evaluation, time_writing
+from anyformer.training.setup.trial import Trial, choose_workers, time_evaluation, time_writing
 from anyformer.training.step import put
 
 SHARE = 0.1  # of the time that evaluations may take
@@ -50,7 +51,7 @@ class TrialTimes:
 
 def measure(
     model: nn.Module, config: Config, data: Prepared, steps: Steps, device: torch.device, kept: dict[str, Tensor],
-    parallel: Parallel, say: Say, elapsed: float = 0.0,
+    parallel: Parallel, log: Log, elapsed: float = 0.0,
 ) -> TrialTimes:  # fmt: skip
     """Time steps and evaluations; `kept` are the weights to begin again from. The model is left changed.
 
@@ -61,22 +62,22 @@ def measure(
     use_deterministic(is_deterministic(settings, device, compiled=settings.compile is True))
     eager = trial.fastest()
     if settings.deterministic:
-        say(explain_price(*trial.compare_deterministic()))
+        log(explain_price(*trial.compare_deterministic()))
     workers = settings.workers
     if workers is None:
         cores = (os.cpu_count() or 1) // parallel.peers.world.size  # at least, were all of them on this machine
         workers = choose_workers(eager, device, torch.get_num_threads(), cores)
         if workers:
-            say(f"workers  {workers}: the batches of a step take {eager.fetch * 1e3:,.1f} ms to make, the step "
+            log(f"workers  {workers}: the batches of a step take {eager.fetch * 1e3:,.1f} ms to make, the step "
                 f"{eager.work * 1e3:,.1f} ms")  # fmt: skip
     step = eager.total(device, workers)
     put(model, kept)
     compiled = settings.compile is True
     if settings.compile == "auto":
         left = seconds_left(config, data, device, step, elapsed + time.perf_counter() - began)
-        compiled = parallel.peers.broadcast(lambda: should_compile(config, data, steps, device, left, say))
+        compiled = parallel.peers.broadcast(lambda: should_compile(config, data, steps, device, left, log))
     if compiled:
-        found = trial.compile(eager, say)
+        found = trial.compile(eager, log)
         put(model, kept)
         compiled = found is not None
         step = step if found is None else found.total(device, workers)
@@ -99,22 +100,22 @@ def seconds_left(config: Config, data: Prepared, device: torch.device, step: flo
 
 
 def should_compile(
-    config: Config, data: Prepared, steps: Steps, device: torch.device, left: float, say: Say
+    config: Config, data: Prepared, steps: Steps, device: torch.device, left: float, log: Log
 ) -> bool:  # fmt: skip
     """Whether compiling pays in the `left` seconds that training would take without; says why."""
     if not has_compiler(device):
-        say("compile  off: no compiler found")
+        log("compile  off: no compiler found")
     elif device.type == "cpu" and onednn.is_faster():
-        say("compile  off: on this processor steps are as fast without (docs/benchmarks.md, On a CPU)")
+        log("compile  off: on this processor steps are as fast without (docs/benchmarks.md, On a CPU)")
     elif not (config.objective.compiles and compiles(config.model)):
-        say("compile  off: a part of this model cannot be compiled")
+        log("compile  off: a part of this model cannot be compiled")
     elif config.training.unfreeze is not None:
-        say("compile  off: training.unfreeze would recompile the model at each stage")
+        log("compile  off: training.unfreeze would recompile the model at each stage")
     elif not find(config.task).has_one_shape(sizes_for(data)) or config.training.batch_size_schedule is not None:
-        say("compile  off: batches differ in shape, each would be recompiled")
+        log("compile  off: batches differ in shape, each would be recompiled")
     else:
         expected = expect_cost(record_path(config, steps[0][0], device), device)
-        say(explain_choice(expected, left))
+        log(explain_choice(expected, left))
         return expected.pays(left)
     return False
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from anyformer.checkpoints import store
 from anyformer.errors import UserError, did_you_mean
+from anyformer.log import Log
 from anyformer.spec import plain
 from anyformer.training.duration import PLAN_FILE, Plan
 from anyformer.training.run.folder import AVERAGED, CONFIG_FILE, RunFolder
@@ -25,7 +26,7 @@ MAY = (
 )  # fmt: skip
 
 
-def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say: Callable[[str], None]) -> None:
+def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], log: Log) -> None:
     """Write other settings into a run; one that changes results is refused unless it is named in `allowed`."""
     folder = RunFolder.open(path)
     config = folder.config()
@@ -50,9 +51,9 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
     folder.lock()
     try:
         for name, (old, new) in different.items():
-            say(f"change   {name} {show_setting(old)} -> {show_setting(new)}")
+            log(f"change   {name} {show_setting(old)} -> {show_setting(new)}")
         for line in rates(config.training, plan, made.training, newest_step(folder)):
-            say(line)
+            log(line)
         reopen(folder, made, list(different))
         if "training.steps" in different:
             forget_time(folder)

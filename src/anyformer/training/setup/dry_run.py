@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from anyformer.inference.devices import pick_device
+from anyformer.log import Log
 from anyformer.planning.parameters import count_parameters
 from anyformer.safe_files import scratch_folder
 from anyformer.training.run.folder import check_new
@@ -18,7 +18,7 @@ from anyformer.training.setup.request import Request
 from anyformer.training.trainer import Session
 
 
-def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> dict[str, Any]:
+def rehearse(request: Request, log: Log, *, timed: bool) -> dict[str, Any]:
     """What a run would be. `timed` also does a few steps, to say how long all of them would take."""
     place = pick_device(request.device)
     if request.out is not None:
@@ -26,14 +26,14 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
     threads = torch.get_num_threads()
     try:
         with scratch_folder() as folder:
-            run = create(replace(request, out=folder / "run"), say, place, weights=timed)
+            run = create(replace(request, out=folder / "run"), log, place, weights=timed)
             measured: dict[str, Any] = {}
             planned: PlannedRun | None = None
             if timed:
-                session = Session(run, place, say, progress="silent")
+                session = Session(run, place, log, progress="silent")
                 session.measure_and_plan()
                 measured = run.read_json("plan.json")
-                planned = plan_session(session, say)
+                planned = plan_session(session, log)
             config = run.config()
             count = count_parameters(config.model.build(device="meta")).total
             data = {name: value for name, value in run.read_json("data.json").items() if name != "notes"}
@@ -44,15 +44,15 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
         torch.set_num_threads(threads)
 
 
-def plan_session(session: Session, say: Callable[[str], None]) -> PlannedRun | None:
+def plan_session(session: Session, log: Log) -> PlannedRun | None:
     """What the planner says of the run; None, and the reason, where a part is not one of ours and cannot be counted."""
     training = session.config.training
     try:
         found = plan_run(session.config.model, session.steps, training.steps or 1, session.model,
                          precision=training.precision, device=session.device)  # fmt: skip
     except Exception as error:  # whatever somebody's own part may raise on a device that has shapes only
-        say(f"plan     none: {' '.join(str(error).split())[:120] or type(error).__name__}")
+        log(f"plan     none: {' '.join(str(error).split())[:120] or type(error).__name__}")
         return None
     for line in found.lines():
-        say(line)
+        log(line)
     return found

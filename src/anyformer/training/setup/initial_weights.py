@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints import store, tensors
 from anyformer.checkpoints.surgery import spread_layers
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.errors import UserError
 from anyformer.inference.predictor import Predictor
+from anyformer.log import Log
 from anyformer.nets.electra import DISCRIMINATOR
 from anyformer.safe_files import digest
 from anyformer.slots import Network
@@ -28,7 +29,7 @@ START_FILE = "start.safetensors"
 
 
 def save_start_weights(
-    folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say, fit: Fit | None = None
+    folder: RunFolder, start: Predictor, spec: Network, source: Path, log: Log, fit: Fit | None = None
 ) -> dict[str, str]:
     """Copy the weights of `start` into the run's folder, so that the folder they came from is not needed again.
 
@@ -43,17 +44,17 @@ def save_start_weights(
         tensors.write(path, kept)
         store.flush(path)
     shown = f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
-    say(f"weights  from {source}; {len(fresh)} tensors start anew{shown}")
+    log(f"weights  from {source}; {len(fresh)} tensors start anew{shown}")
     family = start.opened.family
     return {
         "path": str(source.resolve()), "sha256": digest(path), "model_type": "" if family is None else family.model_type
     }  # fmt: skip
 
 
-def save_fitted_weights(folder: RunFolder, config: Config, prepared: Prepared, say: Say) -> None:
+def save_fitted_weights(folder: RunFolder, config: Config, prepared: Prepared, log: Log) -> None:
     """Save the weights fitted to the training rows, if any, so that every process of a run starts from the same."""
     names = [name for name, _ in config.model.build(device="meta").named_parameters()]
-    fitted = fit_weights(config, prepared, say, names)
+    fitted = fit_weights(config, prepared, log, names)
     if fitted:
         path = folder.path / START_FILE
         tensors.write(path, fitted)
@@ -61,13 +62,13 @@ def save_fitted_weights(folder: RunFolder, config: Config, prepared: Prepared, s
         folder.update(start={"sha256": digest(path)}, fitted=True)
 
 
-def fit_weights(config: Config, prepared: Prepared, say: Say, fresh: list[str]) -> dict[str, Tensor]:
+def fit_weights(config: Config, prepared: Prepared, log: Log, fresh: list[str]) -> dict[str, Tensor]:
     """Those of the `fresh` weights that the task fits to the training rows; how it did is logged if they are used."""
     notes: list[str] = []
     found = find(config.task).fit_weights(config.model, prepared, notes.append)
     used = {name: value for name, value in found.items() if name in fresh}
     for line in notes if used else ():
-        say(line)
+        log(line)
     return used
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from anyformer.data.prepared import Prepared, Say
+from anyformer.data.prepared import Prepared
 from anyformer.errors import UserError
 from anyformer.extras import require
 from anyformer.inference.opening import load
 from anyformer.inference.predictor import Predictor
+from anyformer.log import Log
 from anyformer.own_parts import modules_outside
 from anyformer.tasks import find
 from anyformer.training.distributed.parallel import check_processes
@@ -30,7 +31,7 @@ from anyformer.training.setup.teacher import Teacher
 
 
 def create(
-    request: Request, say: Say, device: torch.device, *, weights: bool = True, world: World = ALONE
+    request: Request, log: Log, device: torch.device, *, weights: bool = True, world: World = ALONE
 ) -> RunFolder:  # fmt: skip
     """Prepare the data, settle the config, and commit the folder of a new run.
 
@@ -49,20 +50,20 @@ def create(
         teacher = None if request.teacher is None else Teacher.open(request.teacher)
         in_stages = request.pretrain is not None
         if in_stages:
-            request, start = create_first_stage(request, start, folder.path, path, say, device, world)
-        config, prepared = resolve_config(request, start, teacher, folder, say, device)
+            request, start = create_first_stage(request, start, folder.path, path, log, device, world)
+        config, prepared = resolve_config(request, start, teacher, folder, log, device)
         check_processes(config, world)
         write_run_files(folder, request, config, prepared, path)
         if start is not None and request.start is not None and weights and not in_stages:
-            fit = partial(fit_weights, config, prepared, say)
-            folder.update(start=save_start_weights(folder, start, config.model, request.start, say, fit))
+            fit = partial(fit_weights, config, prepared, log)
+            folder.update(start=save_start_weights(folder, start, config.model, request.start, log, fit))
         elif start is None and weights:
-            save_fitted_weights(folder, config, prepared, say)
+            save_fitted_weights(folder, config, prepared, log)
     return RunFolder.open(path)
 
 
 def create_first_stage(
-    request: Request, start: Predictor | None, part: Path, path: Path, say: Say, device: torch.device, world: World
+    request: Request, start: Predictor | None, part: Path, path: Path, log: Log, device: torch.device, world: World
 ) -> tuple[Request, Predictor]:
     """Create the pretraining run inside the folder `part`, which will be `path`; request and start of the second."""
     if not world.is_alone:
@@ -70,9 +71,9 @@ def create_first_stage(
                         fix=f"train --task {request.pretrain} first, then --from its run")  # fmt: skip
     settings = request.data(default_data(request, start))
     first = first_stage(request, given_by(request, start), settings, part / PRETRAIN_FOLDER)
-    say(f"stage 1  {find(str(request.pretrain)).title} of {len(first.source):,} texts")
-    stage = create(first, say, device)
-    say("stage 2  the labels")
+    log(f"stage 1  {find(str(request.pretrain)).title} of {len(first.source):,} texts")
+    stage = create(first, log, device)
+    log("stage 2  the labels")
     return second_stage(request, stage, path / PRETRAIN_FOLDER)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +9,9 @@ import torch
 
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
+from anyformer.deprecated_names import log_of
 from anyformer.errors import UserError, did_you_mean
+from anyformer.log import Log, silence
 from anyformer.planning.devices import DeviceCeilings, find_device
 from anyformer.planning.model_plan import ModelPlan
 from anyformer.planning.model_plan import plan as plan_model
@@ -27,7 +28,6 @@ from anyformer.training.setup.new_run import create
 from anyformer.training.setup.planned_run import look_at_steps
 from anyformer.training.setup.request import Request
 
-Say = Callable[[str], None]
 MODEL_FILES = ("config.json", "anyformer.json")
 
 
@@ -57,22 +57,22 @@ def plan(
     source: Network | str | Path, *, batch: int | None = None, length: int | None = None,
     device: str | DeviceCeilings = "h200", processes: int = 1, dtype: torch.dtype | None = None,
     train_tokens: float | None = None, price: float | None = None, name: str | None = None,
-    learning: int | None = None, say: Say = lambda line: None,
+    learning: int | None = None, log: Log = silence, say: Log | None = None,
 ) -> ModelPlan:  # fmt: skip
     """What a model costs: parameters, FLOPs, memory, cache, time and how it splits; nothing is allocated.
 
     `source` is a spec, the name of a preset, a model folder, the folder of a run, or data to train on. A run and data
     bring their own batch, length and number of steps, which stand where none are given; data is looked at as `train`
-    would, and `say` is told what it finds. `length` are the tokens of a text, as many as the model can place (1,024 at
+    would, and `log` gets what it finds. `length` are the tokens of a text, as many as the model can place (1,024 at
     most) if nothing says. Numbers are bf16 on a GPU and float32 on a CPU unless `dtype` says otherwise. `learning` are
-    the weights that learn, where fewer do than the spec says.
+    the weights that learn, where fewer do than the spec says. `say` is the old name of `log`.
 
     >>> found = plan("gpt2", batch=8, length=1024)
     >>> found.parameters.total, found.caches[0].bytes // 8 // 1024
     (124439808, 36864)
     """
     place = find_device(device)
-    given = find_source(source, say)
+    given = find_source(source, log_of(log, say))
     found = plan_model(
         given.spec, batch=given.batch if batch is None else batch, length=given.length if length is None else length,
         device=place, processes=processes, dtype=dtype, train_tokens=train_tokens, price=price,
@@ -84,7 +84,7 @@ def plan(
     return replace(found, steps=steps, parts=parts, train_tokens=float(steps) * parts * found.tokens)
 
 
-def find_source(source: Network | str | Path, say: Say = lambda line: None) -> PlannedSource:
+def find_source(source: Network | str | Path, log: Log = silence) -> PlannedSource:
     """What was named: its spec, what to call it, and how it is trained where that is known."""
     if isinstance(source, Network):
         return PlannedSource(source, type(source).__name__)
@@ -98,7 +98,7 @@ def find_source(source: Network | str | Path, say: Say = lambda line: None) -> P
     if path.exists():
         with scratch_folder() as folder:
             request = Request([path], device="cpu", out=folder / "run")
-            run = create(request, say, torch.device("cpu"), weights=False)
+            run = create(request, log, torch.device("cpu"), weights=False)
             return replace(of_run(run), name=path.name)
     raise UserError(f"{str(source)!r} is neither a preset nor a path", where="plan",
                     fix=did_you_mean(str(source), PRESETS))  # fmt: skip

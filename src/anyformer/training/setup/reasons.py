@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from anyformer.data.columns.kinds import kinds
 from anyformer.data.prepared import Prepared
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.sentences import metric_name
+from anyformer.log import Log
 from anyformer.objectives import Objective
 from anyformer.spec import fields_of
 from anyformer.tasks import Task
 from anyformer.training.settings import Training
 from anyformer.training.setup.request import Request
 
-Say = Callable[[str], None]
 
-
-def report_preset(request: Request, name: str, task: Task, sizes: Sizes, say: Say, *, gpu: bool, start: bool) -> None:
+def report_preset(request: Request, name: str, task: Task, sizes: Sizes, log: Log, *, gpu: bool, start: bool) -> None:
     """Why this preset, where none was named."""
     if request.preset is None and not start:
         rows = "" if sizes.rows is None else f" with {sizes.rows:,} training rows"
-        say(f"preset   {name}: the default for {describe_parts(sizes.parts)}{rows} on a {'GPU' if gpu else 'CPU'}; "
+        log(f"preset   {name}: the default for {describe_parts(sizes.parts)}{rows} on a {'GPU' if gpu else 'CPU'}; "
             "--preset names another")  # fmt: skip
 
 
 def report_defaults(
-    request: Request, training: Training, objective: Objective, task: Task, sizes: Sizes, say: Say, *, start: bool
+    request: Request, training: Training, objective: Objective, task: Task, sizes: Sizes, log: Log, *, start: bool
 ) -> None:  # fmt: skip
     """How long, how patient and how much held back a run is, where nobody says."""
     asked = request.section("training")
@@ -38,17 +37,17 @@ def report_defaults(
     if smoothing and "label_smoothing" not in request.section("objective"):
         lines.append(f"label smoothing {smoothing:g}: such rows are learned by heart before they are understood")
     if lines:
-        say(f"defaults {'; '.join(lines)}")
+        log(f"defaults {'; '.join(lines)}")
 
 
-def report_choice(training: Training, task: Task, data: Prepared, say: Say) -> None:
+def report_choice(training: Training, task: Task, data: Prepared, log: Log) -> None:
     """By which metric checkpoints are chosen, where it is not the one that the task goes by."""
     beside = task.metrics_beside(data.preprocess)
     if not beside or training.metric is not None or data.valid is None:
         return
     main = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
     why = f"nearly all training rows are of one class, which makes always naming it hard to beat by {metric_name(main)}"
-    say(f"choose   checkpoints by {metric_name(beside[0])}: {why}; training.metric={main} changes it")
+    log(f"choose   checkpoints by {metric_name(beside[0])}: {why}; training.metric={main} changes it")
 
 
 def length_words(

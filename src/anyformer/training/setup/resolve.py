@@ -9,7 +9,7 @@ from torch import nn
 
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
-from anyformer.data.prepared import Prepared, Say, StartModelConstraints
+from anyformer.data.prepared import Prepared, StartModelConstraints
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
 from anyformer.data.settings import Data
@@ -18,6 +18,7 @@ from anyformer.errors import UserError
 from anyformer.extras import require
 from anyformer.inference.devices import pick_device
 from anyformer.inference.predictor import Predictor
+from anyformer.log import Log
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
@@ -37,7 +38,7 @@ from anyformer.training.setup.teacher import Teacher
 
 
 def resolve_config(
-    request: Request, start: Predictor | None, teacher: Teacher | None, folder: RunFolder, say: Say,
+    request: Request, start: Predictor | None, teacher: Teacher | None, folder: RunFolder, log: Log,
     device: torch.device,
 ) -> tuple[Config, Prepared]:  # fmt: skip
     """Prepare the data in the folder's cache, and settle everything that does not need a clock."""
@@ -48,7 +49,7 @@ def resolve_config(
     given = given_by(request, start)
     prepared = prepare(
         request.source, task=request.task, settings=settings, seed=seed, cache=folder.cache,
-        given=given if teacher is None else teacher.complete(given), say=say,
+        given=given if teacher is None else teacher.complete(given), log=log,
     )  # fmt: skip
     task = find(prepared.task)
     require_packages(task)
@@ -69,7 +70,7 @@ def resolve_config(
     objective = task.fit_objective(objective, spec)
     if teacher is not None:
         objective = teacher.settle(objective, prepared, spec)
-        say(f"teacher  {request.teacher}: {teacher.describe()}")
+        log(f"teacher  {request.teacher}: {teacher.describe()}")
     training = resolve_training(training, prepared.train, objective, device)
     training = resolve_adapters(training, spec, start)
     config = Config(
@@ -77,29 +78,29 @@ def resolve_config(
         preset=name,
         start=str(request.start.resolve()) if request.start is not None else "",
     )  # fmt: skip
-    report_preset(request, name, task, sizes, say, gpu=gpu, start=start is not None)
-    report_config(config, device, say, start=None if start is None else str(request.start))
-    report_defaults(request, training, objective, task, sizes, say, start=start is not None)
-    report_choice(training, task, prepared, say)
+    report_preset(request, name, task, sizes, log, gpu=gpu, start=start is not None)
+    report_config(config, device, log, start=None if start is None else str(request.start))
+    report_defaults(request, training, objective, task, sizes, log, start=start is not None)
+    report_choice(training, task, prepared, log)
     return config, prepared
 
 
-def report_config(config: Config, device: torch.device, say: Say, *, start: str | None) -> None:
+def report_config(config: Config, device: torch.device, log: Log, *, start: str | None) -> None:
     """Log the network and how it is trained; a path of `training.freeze` that is not in it is an error."""
     training, network = config.training, config.model.build(device="meta")
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     how = config.preset if start is None else f"from {start}"
-    say(f"model    {how}: {count / 1e6:.2f} M parameters, {describe_network(config.model)}")
+    log(f"model    {how}: {count / 1e6:.2f} M parameters, {describe_network(config.model)}")
     grown = "".join(f" (from {rows} on)" for _, rows in batch_stages(training, steps=1000)[:1])
-    say(
+    log(
         f"training {optimizer_words(training)}, batch {training.batch_size}{grown}"
         f"{'' if training.micro_batch_size == training.batch_size else f' in parts of {training.micro_batch_size}'}, "
         f"{training.precision} on {device}, seed {training.seed}"
     )
-    report_trained(network, training, say)
+    report_trained(network, training, log)
 
 
-def report_trained(network: nn.Module, training: Training, say: Say) -> None:
+def report_trained(network: nn.Module, training: Training, log: Log) -> None:
     """Refuse paths that are not in the network, on shapes alone, and say how much of it learns."""
     choose_trained(network, training)
     if training.freeze is not None or training.lora is not None:
@@ -107,7 +108,7 @@ def report_trained(network: nn.Module, training: Training, say: Say) -> None:
             learns: sum(p.numel() for p in network.parameters() if p.requires_grad is learns)
             for learns in (True, False)
         }
-        say(f"trained  {counts[True]:,} parameters; {counts[False]:,} are frozen")
+        log(f"trained  {counts[True]:,} parameters; {counts[False]:,} are frozen")
 
 
 def optimizer_words(training: Training) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from anyformer.data.prepared import Prepared
+from anyformer.log import Log
 from anyformer.tasks import Evaluator, find
 from anyformer.training.distributed.parallel import Parallel
 from anyformer.training.duration import Plan
@@ -27,8 +27,6 @@ GROWTH = 4  # times the rows of the next attempt
 FIRST_ROWS = 8  # rows evaluated to see how long an evaluation takes
 SLIGHT = 0.1  # share of a step below which making its batches is not worth a process
 HANDOVER = 0.002  # seconds that a process needs to hand over a batch: making it must take longer
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ class Trial:
             times[on].append(self.run(compiled=False).work)
         return min(times[True]), min(times[False])
 
-    def compile(self, eager: StepTime, say: Say) -> StepTime | None:
+    def compile(self, eager: StepTime, log: Log) -> StepTime | None:
         """Compile, and time it; None where auto tried in vain. The same process then trains with the code made here."""
         use_deterministic(is_deterministic(self.config.training, self.device, compiled=True))
         path = record_path(self.config, self.steps[0][0], self.device)
@@ -123,12 +121,12 @@ class Trial:
         except Exception as error:  # whatever a compiler may raise: without it things are only slower
             if asked or not peers.world.is_alone or isinstance(error, torch.OutOfMemoryError):
                 raise
-            say(f"compile  off: it failed ({' '.join(str(error).split())[:120] or type(error).__name__})")
+            log(f"compile  off: it failed ({' '.join(str(error).split())[:120] or type(error).__name__})")
             return None
         cost = CompileCost(max(0.01, found.first - found.work), eager.work / found.work, is_warm=path.is_file())
         if peers.is_first:
             write_cost(path, cost)
-        say(f"compile  took {cost.seconds:,.1f} s: {found.work * 1e3:,.1f} ms a step, {eager.work * 1e3:,.1f} without")
+        log(f"compile  took {cost.seconds:,.1f} s: {found.work * 1e3:,.1f} ms a step, {eager.work * 1e3:,.1f} without")
         return found if asked or cost.gain > 1 else None
 
 
