@@ -40,7 +40,7 @@ import anyformer
 from anyformer import UserError
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
-from anyformer.evaluation.metrics import direction
+from anyformer.evaluation.metric_directions import direction
 from anyformer.parent_death import end_with_parent
 from anyformer.presets.decoders import gpt2
 from anyformer.presets.encoders import albert, bert, electra, roberta

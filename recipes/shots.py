@@ -75,7 +75,7 @@ def measure(run: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str
     for number in range(FILES):
         rows = read_prompt_rows([write_questions(folder / f"{number}.csv", 10**6 + number)], choose=True)
         settings = ShotSettings(SHOTS, TEMPLATE, seed=number)
-        reports.append(ask(predictor, rows, None, Template.parse(TEMPLATE), settings, batch=64))
+        reports.append(ask(predictor, rows, None, Template.parse(TEMPLATE), settings, batch_size=64))
     return [{"parameters": count, "shots": shots, "seed": asked.seed,
              "accuracy": round(sum(report.scores[at].accuracy for report in reports) / FILES, 4),
              "ceiling": round(1 - 0.9 * (2 / 3) ** shots, 4)} for at, shots in enumerate(SHOTS)]  # fmt: skip

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from anyformer.evaluation.metrics import better, direction
+from anyformer.evaluation.metric_directions import better, direction
 from anyformer.evaluation.svg import Scale, label, tag
 from benchmarks.gpu.plots import COLOURS, picture
 from benchmarks.scoreboard import recipes, results

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.evaluation.metrics import better
+from anyformer.evaluation.metric_directions import better
 from tests.cli import made
 from tests.cli.trying import done, standing_in
 

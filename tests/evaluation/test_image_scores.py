@@ -114,7 +114,7 @@ def test_scores_of_images_by_a_classifier_that_is_named() -> None:
     real = draw.integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)
     same = image_scores(real, real, classifier())
     assert same.fid < 1e-6 and same.inception == same.inception_of_real and (same.real, same.fake) == (60, 60)
-    dark = image_scores(real, real // 2, classifier(), batch=7)
+    dark = image_scores(real, real // 2, classifier(), batch_size=7)
     assert dark.fid > 1e-2
     assert dark.features == same.features and "12 numbers before the 3 classes of Model " in same.features
     assert image_scores(real, real, classifier(1)).features != same.features

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from anyformer.evaluation import metrics as module
 from anyformer.evaluation import text_scores
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.metrics import better, direction
+from anyformer.evaluation.metric_directions import better, direction, gain
 from anyformer.evaluation.spans import are_spans, span_counts, spans
 from anyformer.evaluation.text_scores import bleu_chrf, common_words, rouge_l, rouge_n, row_scores
 from anyformer.tasks import translate
@@ -291,3 +291,4 @@ def test_direction_decides_what_is_better():
     assert direction("bits_per_byte") == direction("mae.x") == "min" and direction("bleu") == direction("r2") == "max"
     assert better("rmse", 1.0, 2.0) and not better("rmse", 2.0, 1.0) and better("auc", 0.9, 0.8)
     assert not better("rmse", math.nan, 1.0) and better("rmse", 1.0, math.nan)
+    assert gain("rmse", 1.0, 3.0) == 2.0 and gain("rmse", 3.0, 1.0) == -2.0 and gain("auc", 0.75, 0.5) == 0.25

@@ -41,8 +41,8 @@ def test_they_are_those_of_a_loop(name: str) -> None:
     spec = preset(name)
     model = spec.build(seed=0).eval()
     wanted = wanted_of(source=name == "t5-small-tiny")
-    single = [each.clone() for each in score_continuations(model, wanted, batch=3)]
-    double = score_continuations(model.double(), wanted, batch=64)
+    single = [each.clone() for each in score_continuations(model, wanted, batch_size=3)]
+    double = score_continuations(model.double(), wanted, batch_size=64)
     for one, low, high in zip(wanted, single, double, strict=True):
         expected = torch.tensor(naive(model, one), dtype=torch.float64)
         assert high.dtype == torch.float64 and torch.allclose(high, expected, atol=1e-9)
@@ -55,7 +55,7 @@ def test_they_are_those_of_a_loop(name: str) -> None:
 def test_a_prefix_lm_sees_the_prompt_whole() -> None:
     model = replace_in(preset("gpt2-tiny"), {"stack.causal": "prefix_lm"}).build(seed=0).eval().double()
     wanted = wanted_of(source=False)
-    for one, found in zip(wanted, score_continuations(model, wanted, batch=3), strict=True):
+    for one, found in zip(wanted, score_continuations(model, wanted, batch_size=3), strict=True):
         expected = torch.tensor(naive(model, one, prefix=True), dtype=torch.float64)
         assert torch.allclose(found, expected, atol=1e-9)
         causal = torch.tensor(naive(model, one), dtype=torch.float64)  # control

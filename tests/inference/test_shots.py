@@ -123,7 +123,7 @@ def test_the_choice_is_that_of_a_loop_in_double_precision(normalise: Any, tmp_pa
     predictor = writer("gpt2-tiny")
     rows = read_prompt_rows([questions(tmp_path / "q.csv")], choose=True)
     template = Template.parse("Question: {question}\nAnswer: {answer}\n\n")
-    report = ask(predictor, rows, None, template, ShotSettings((0, 2), normalise=normalise, seed=1), batch=4)
+    report = ask(predictor, rows, None, template, ShotSettings((0, 2), normalise=normalise, seed=1), batch_size=4)
     answers = {(one["shots"], one["question"]): one["predicted"] for one in report.answers}
     for shots in (0, 2):
         for at, row in enumerate(rows):
@@ -152,7 +152,7 @@ def test_a_blank_before_the_answer_belongs_to_the_choice() -> None:
 def test_an_encoder_decoder_reads_the_prompt_and_writes_the_choice(tmp_path: Path) -> None:
     predictor = writer("t5-small-tiny")
     rows = read_prompt_rows([questions(tmp_path / "q.csv")], choose=True)
-    report = ask(predictor, rows, None, Template.parse("{question} {answer}\n"), ShotSettings((0, 1)), batch=4)
+    report = ask(predictor, rows, None, Template.parse("{question} {answer}\n"), ShotSettings((0, 1)), batch_size=4)
     assert [one.rows for one in report.scores] == [6, 6]
     (one,) = continuations(predictor, "what colour ?", ["blue"])
     assert one.source == tuple(predictor.encode("what colour ?")) and len(one.prefix) == 1
@@ -163,7 +163,7 @@ def test_examples_that_do_not_fit_are_dropped_and_questions_left_out(tmp_path: P
     long = ("what colour is the sky ? " * 30, "blue")
     rows = read_prompt_rows([questions(tmp_path / "q.csv", [*ROWS, long])], choose=True)
     said: list[str] = []
-    report = ask(predictor, rows, None, Template.parse("{question} {answer}\n"), ShotSettings((0, 5)), batch=4,
+    report = ask(predictor, rows, None, Template.parse("{question} {answer}\n"), ShotSettings((0, 5)), batch_size=4,
                  log=said.append)  # fmt: skip
     assert [one.rows for one in report.scores] == [6, 6] and [one.left_out for one in report.scores] == [1, 1]
     assert report.scores[0].dropped == 0 and 0 < report.scores[1].dropped <= 30

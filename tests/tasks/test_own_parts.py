@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import UserError
-from anyformer.evaluation.metrics import SMALLER, direction
+from anyformer.evaluation.metric_directions import SMALLER, direction
 from anyformer.own_parts import UnknownPart, import_module, modules_outside, take_imports
 from anyformer.tasks import Task
 from tests.tasks.test_toy_task import TOY, stars

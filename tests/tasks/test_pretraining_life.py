@@ -119,9 +119,9 @@ def test_another_share_of_hidden_tokens_gives_another_loss(runs: Runs) -> None:
     predictor = anyformer.load(runs("masked") / "run")
     assert predictor.objective == Masked(rate=0.3)
     _, rows = own_rows(runs("masked") / "run")
-    own = evaluator_for(predictor, batch=8)(predictor.model, rows)
+    own = evaluator_for(predictor, batch_size=8)(predictor.model, rows)
     predictor.objective = None
-    other = evaluator_for(predictor, batch=8)(predictor.model, rows)
+    other = evaluator_for(predictor, batch_size=8)(predictor.model, rows)
     assert own.tokens > 1.5 * other.tokens
 
 

@@ -72,7 +72,7 @@ def test_lines_become_vectors_that_every_way_of_asking_gives_alike(lines: Run, p
     (tmp_path / "some.txt").write_text("\n".join(texts) + "\n")
 
     def predicted(out: Path | None, as_json: bool = False) -> str | None:
-        return predict_files(lines.path, [tmp_path / "some.txt"], out, device="cpu", batch=4, as_json=as_json,
+        return predict_files(lines.path, [tmp_path / "some.txt"], out, device="cpu", batch_size=4, as_json=as_json,
                              log=lambda line: None)  # fmt: skip
 
     predicted(tmp_path / "vectors.npy")
@@ -99,10 +99,10 @@ def test_pairs_find_one_another_where_no_word_is_shared(place: Path) -> None:
 
 
 def test_scored_pairs_are_ranked_by_their_cosines(lines: Run, place: Path) -> None:
-    found = evaluate_run(lines.path, [place / "scored.csv"], device="cpu", batch=16, log=lambda line: None)
+    found = evaluate_run(lines.path, [place / "scored.csv"], device="cpu", batch_size=16, log=lambda line: None)
     assert found["rows"] == 60 and found["spearman"] > 0.5  # the more words they share, the nearer
     assert found["tfidf_spearman"] > 0.8
-    again = evaluate_run(lines.path, [place / "lines.txt"], device="cpu", batch=16, log=lambda line: None)
+    again = evaluate_run(lines.path, [place / "lines.txt"], device="cpu", batch_size=16, log=lambda line: None)
     assert "retrieval_accuracy" in again and "spearman" not in again
 
 

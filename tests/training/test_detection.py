@@ -148,13 +148,13 @@ def test_a_run_from_the_file_to_the_boxes(tmp_path: Path, caplog: pytest.LogCapt
     judged = json.loads((run.path / "evaluation.json").read_text())
     assert judged["main"] == "ap" and set(judged["metrics"]["test"]) >= {"ap", "ap50", "ap75", "loss"}
     assert "Detection from coco.json" in run.report.read_text(encoding="utf-8")
-    scores = evaluate_run(run.path, [path], device="cpu", batch=8, log=lambda _: None)
+    scores = evaluate_run(run.path, [path], device="cpu", batch_size=8, log=lambda _: None)
     assert scores["rows"] == 12 and 0 <= scores["ap"] <= 1
     for given in ([tmp_path / "a" / "images"], [path], [tmp_path / "a" / "images" / "0.png"]):
-        text = predict_files(run.path, given, None, device="cpu", batch=4, as_json=False, log=lambda _: None)
+        text = predict_files(run.path, given, None, device="cpu", batch_size=4, as_json=False, log=lambda _: None)
         assert text is not None and text.startswith("image,label,score,left,top,width,height\n")
     with pytest.raises(UserError, match="no images given"):
-        predict_files(run.path, [tmp_path / "run" / "data"], None, device="cpu", batch=4, as_json=True, log=print)
+        predict_files(run.path, [tmp_path / "run" / "data"], None, device="cpu", batch_size=4, as_json=True, log=print)
     # The same network goes on with other classes: only its class scores start anew.
     other = annotated(tmp_path / "b", names=("bright", "dark", "none of both"))
     with caplog.at_level(logging.INFO, "anyformer"):

@@ -83,7 +83,7 @@ def test_every_way_to_open_the_run_gives_the_same_probabilities(overfitted: Any,
     assert np.array_equal(loaded.predict_proba(rows).numpy(), saved.predict_proba(rows).numpy())
     bare = anyformer.load(run.folder.best())  # control: a checkpoint by itself was never fitted to
     assert not np.array_equal(loaded.predict_proba(rows).numpy(), bare.predict_proba(rows).numpy())
-    again = evaluate_run(run.path, [], device="cpu", batch=64, log=lambda line: None)
+    again = evaluate_run(run.path, [], device="cpu", batch_size=64, log=lambda line: None)
     assert again["log_loss"] == pytest.approx(run.metrics["log_loss"], rel=1e-5)
     assert again["interval"]["low"] == pytest.approx(run.evaluation["interval"]["low"])
 
@@ -98,9 +98,10 @@ def test_a_threshold_is_an_option_of_predict_and_evaluate(overfitted: Any) -> No
 
     few, some, many = share_of_yes("--threshold", "0.9"), share_of_yes(), share_of_yes("--threshold", "0.05")
     assert few < some < many
-    judged = evaluate_run(run.path, [data], device="cpu", batch=64, log=lambda line: None, threshold=0.9)
+    judged = evaluate_run(run.path, [data], device="cpu", batch_size=64, log=lambda line: None, threshold=0.9)
     assert (
-        judged["accuracy"] != evaluate_run(run.path, [data], device="cpu", batch=64, log=lambda line: None)["accuracy"]
+        judged["accuracy"]
+        != evaluate_run(run.path, [data], device="cpu", batch_size=64, log=lambda line: None)["accuracy"]
     )
     with pytest.raises(UserError, match="outside 0 to 1"):
         anyformer.load(run.path).with_threshold(1.5)

@@ -117,9 +117,9 @@ def test_every_objective_falls_below_guessing(task: str, name: str, book: Path, 
     found = judged(run)
     ours, trivial = found["metrics"]["valid"], found["baselines"]["trivial"]["metrics"]
     assert ours["loss"] < 0.95 * trivial["loss"], (ours, trivial)
-    again = evaluate_run(run, [], device="cpu", batch=7, log=lambda line: None)
+    again = evaluate_run(run, [], device="cpu", batch_size=7, log=lambda line: None)
     assert again["loss"] == pytest.approx(ours["loss"], rel=1e-4)  # with other batches, the same rows corrupted alike
-    assert "loss" in evaluate_run(run, [book], device="cpu", batch=16, log=lambda line: None)
+    assert "loss" in evaluate_run(run, [book], device="cpu", batch_size=16, log=lambda line: None)
     assert (run / "report.html").is_file() and list((run / "samples").iterdir())
     assert isinstance(anyformer.load(run).generate(" ".join(ROUND[:6]), max_new_tokens=4), str)
 

@@ -264,13 +264,13 @@ def evaluate(
     asked = {"template": template, "examples": examples, "by": by, "normalise": normalise, "seed": seed, "out": out}
     if shots is not None:
         with with_standard_input(data or (), format) as files:
-            prompt_model(run, files, shots, asked, device=device, batch=batch_size, as_json=as_json, quiet=quiet)
+            prompt_model(run, files, shots, asked, device=device, batch_size=batch_size, as_json=as_json, quiet=quiet)
         return
     for name, value in asked.items():
         if value is not None:
             raise UserError(f"--{name} is for prompting", where=f"--{name}", fix="add --shots 0,1,5, or leave it out")
     with with_standard_input(data or (), format) as files:
-        found = evaluate_run(run, files, device=device, batch=batch_size, log=messages(quiet), threshold=threshold)
+        found = evaluate_run(run, files, device=device, batch_size=batch_size, log=messages(quiet), threshold=threshold)
     if as_json:
         write(json.dumps(found))
         return
@@ -283,7 +283,7 @@ def evaluate(
 
 
 def prompt_model(
-    run: Path, files: list[Path], shots: str, asked: dict[str, Any], *, device: str, batch: int, as_json: bool,
+    run: Path, files: list[Path], shots: str, asked: dict[str, Any], *, device: str, batch_size: int, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
     """The table of accuracies by number of examples."""
@@ -297,7 +297,7 @@ def prompt_model(
         raise UserError(f"{shots!r} is not a list of numbers", where="--shots", fix="write 0,1,5") from None
     examples, out = asked.pop("examples"), asked.pop("out")
     settings = ShotSettings(numbers, **{name: value for name, value in asked.items() if value is not None})
-    report = evaluate_shots(run, files, settings, examples=examples, out=out, device=device, batch=batch,
+    report = evaluate_shots(run, files, settings, examples=examples, out=out, device=device, batch_size=batch_size,
                             log=messages(quiet))  # fmt: skip
     write(json.dumps(report.facts()) if as_json else "\n".join(report.lines()))
 
@@ -330,8 +330,9 @@ def predict(
 
     configure_messages(quiet)
     with with_standard_input(data, format) as files:
-        text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, log=messages(quiet),
-                             on_bad_rows="skip" if skip_bad_rows else "error", threshold=threshold)  # fmt: skip
+        text = predict_files(run, files, out, device=device, batch_size=batch_size, as_json=as_json,
+                             log=messages(quiet), on_bad_rows="skip" if skip_bad_rows else "error",
+                             threshold=threshold)  # fmt: skip
     if text is not None:
         write(text)
     elif not quiet:

@@ -185,7 +185,7 @@ class Estimator(BaseEstimator):
         alone = None if preprocess is None else only_modality(preprocess.parts)
         if alone is not None and alone.in_double and predictor.device.type == "cpu":
             predictor = to_double(predictor)
-        return answer(predictor, source, batch=BATCH)
+        return answer(predictor, source, batch_size=BATCH)
 
     # ------------------------------------------------------------ saving
 

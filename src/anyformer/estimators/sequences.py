@@ -145,7 +145,7 @@ class LanguageModel(Estimator):
         if files is not None:
             from anyformer.inference.evaluate import evaluate_files
 
-            found = evaluate_files(self.predictor_, files, settings=Data(), batch=32, log=silence)
+            found = evaluate_files(self.predictor_, files, settings=Data(), batch_size=32, log=silence)
             return -float(found["loss"])
         scored = [self.predictor_.score(str(text)) for text in list_values(X)]
         tokens = sum(int(found.counts.sum()) for found in scored)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anyformer.evaluation.metrics import direction
+from anyformer.evaluation.metric_directions import gain
 
 DRAWS = 1000
 ERROR_DRAWS = 200  # are enough for a standard error
@@ -118,4 +118,4 @@ def relate(metric: str, difference: Interval) -> str:
     """
     if difference.has_zero:
         return "not told apart from"
-    return "better than" if (difference.value < 0) == (direction(metric) == "min") else "worse than"
+    return "better than" if gain(metric, difference.value) > 0 else "worse than"

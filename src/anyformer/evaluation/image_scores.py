@@ -187,13 +187,13 @@ class RandomFeatures:
 # ---------------------------------------------------------------- images
 
 
-def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch: int = 100) -> ImageScores:
+def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch_size: int = 100) -> ImageScores:
     """Scores of made images against real ones, by the features and classes of a network.
 
     Images are (N, C, H, W): whole numbers 0 to 255, or fractions from -1 to 1 as a generator gives them, which are
     rounded to what a picture file would hold.
     """
-    (a, shares_a), (b, shares_b) = (features_of(images, network, batch=batch) for images in (real, fake))
+    (a, shares_a), (b, shares_b) = (features_of(images, network, batch_size=batch_size) for images in (real, fake))
     splits = min(10, len(a), len(b))
     real_score, fake_score = (
         None if shares is None else inception_score(shuffle_rows(shares), splits) for shares in (shares_a, shares_b)
@@ -201,9 +201,9 @@ def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch: int = 
     return ImageScores(frechet_distance(a, b), fake_score, real_score, len(a), len(b), network.name)
 
 
-def features_of(images: Any, network: FeatureNetwork, *, batch: int = 100) -> tuple[Tensor, Tensor | None]:
+def features_of(images: Any, network: FeatureNetwork, *, batch_size: int = 100) -> tuple[Tensor, Tensor | None]:
     """Features (N,F) of all images, and probabilities (N,classes) where the network knows classes."""
-    found = [network(part) for part in batches(whole_numbers(images), batch)]
+    found = [network(part) for part in batches(whole_numbers(images), batch_size)]
     shares = [share for _, share in found if share is not None]
     return torch.cat([features for features, _ in found]), torch.cat(shares) if shares else None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Literal
 
 import numpy as np
 
@@ -18,33 +17,7 @@ from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, exact_match, rouge
 
-SMALLER = {
-    "loss",
-    "perplexity",
-    "bits_per_byte",
-    "log_loss",
-    "rmse",
-    "mae",
-    "scaled_rmse",
-    "calibration_error",
-}  # tasks add their own
 MOST_NATS = 700.0  # e to this power is still a number
-
-
-def direction(name: str) -> Literal["min", "max"]:
-    """Whether the smaller or the larger number is the better one.
-
-    >>> direction("rmse"), direction("accuracy"), direction("rmse.price")
-    ('min', 'max', 'min')
-    """
-    return "min" if name.partition(".")[0] in SMALLER else "max"
-
-
-def better(name: str, ours: float, theirs: float) -> bool:
-    """Whether `ours` is the better number; one that is not finite never is."""
-    if not math.isfinite(ours):
-        return False
-    return not math.isfinite(theirs) or (ours < theirs if direction(name) == "min" else ours > theirs)
 
 
 # ---------------------------------------------------------------- language models

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.evaluation.bootstrap import Interval, relate
-from anyformer.evaluation.metrics import better, direction
+from anyformer.evaluation.metric_directions import better, direction
 from anyformer.evaluation.run_files import is_number
 from anyformer.evaluation.svg import number
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from anyformer.evaluation.bootstrap import Interval, RowSums, compare_rows
-from anyformer.evaluation.metrics import direction
+from anyformer.evaluation.metric_directions import gain
 
 USUAL = 0.5
 CANDIDATES = [round(share, 2) for share in np.arange(0.02, 0.99, 0.02).tolist()]
@@ -23,12 +23,11 @@ def choose_threshold(metric: str, score_at: Callable[[float], RowSums]) -> tuple
     usual = score_at(USUAL)
     half = np.arange(len(usual.values)) % 2 == 0
     sums = {share: tuple(score_at(share).values[part].sum(0) for part in (half, ~half)) for share in CANDIDATES}
-    sign = -1 if direction(metric) == "min" else 1
 
     def best(parts: tuple[int, ...]) -> float:
         def score(share: float) -> tuple[float, float]:
             found = usual.combine(np.sum([sums[share][part] for part in parts], axis=0))
-            return sign * float(found), -abs(share - USUAL)  # of equals the one nearest to the usual
+            return gain(metric, float(found)), -abs(share - USUAL)  # of equals the one nearest to the usual
 
         return max(CANDIDATES, key=score)
 

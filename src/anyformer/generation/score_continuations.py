@@ -36,12 +36,12 @@ class Continuation:
 
 
 @torch.no_grad()
-def score_continuations(model: Any, wanted: Sequence[Continuation], *, batch: int = 32) -> list[Tensor]:
+def score_continuations(model: Any, wanted: Sequence[Continuation], *, batch_size: int = 32) -> list[Tensor]:
     """log p of every token of each continuation given all before it, on the CPU, in single precision at least."""
     spec = check_model(model)
     found: list[Tensor] = [torch.zeros(0)] * len(wanted)
     with eval_mode(model):
-        for rows in batches(share_rows(wanted), batch):
+        for rows in batches(share_rows(wanted), batch_size):
             hidden = read_rows(model, rows, spec)  # (B,T,D), padded on the left
             for at, row in enumerate(rows):
                 for number in row.wanted:

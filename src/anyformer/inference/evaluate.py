@@ -22,7 +22,7 @@ from anyformer.training.run.folder import CONFIG_FILE, RunFolder
 
 
 def evaluate_run(
-    folder: Path, files: list[Path], *, device: str, batch: int, log: Log,
+    folder: Path, files: list[Path], *, device: str, batch_size: int, log: Log,
     threshold: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Metrics of a model on files with known answers, or on the run's own test (else validation) rows."""
@@ -31,28 +31,28 @@ def evaluate_run(
     preprocess = predictor.preprocess
     if preprocess is None:
         raise UserError("the folder does not say how its data was prepared", where=str(folder), fix="give a run")
-    task, evaluator = find(preprocess.task), evaluator_for(predictor, batch=batch)
+    task, evaluator = find(preprocess.task), evaluator_for(predictor, batch_size=batch_size)
     if not files:
         name, side = own_rows(folder)
         answers = evaluator(predictor.model, side, most=task.max_eval_rows)
         counted = {"split": name, "rows": min(len(side), task.max_eval_rows or len(side))}
         return counted | metrics_with_interval(task, answers, metric_of(folder))
     settings, metric = settings_of(folder), metric_of(folder)
-    return evaluate_files(predictor, files, settings=settings, batch=batch, log=log, metric=metric)
+    return evaluate_files(predictor, files, settings=settings, batch_size=batch_size, log=log, metric=metric)
 
 
 def evaluate_files(
-    predictor: Predictor, files: list[Path], *, settings: Data, batch: int, log: Log,
+    predictor: Predictor, files: list[Path], *, settings: Data, batch_size: int, log: Log,
     metric: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Metrics of a model on files with known answers."""
     assert predictor.preprocess is not None
-    task, evaluator = find(predictor.preprocess.task), evaluator_for(predictor, batch=batch)
+    task, evaluator = find(predictor.preprocess.task), evaluator_for(predictor, batch_size=batch_size)
     answers = task.evaluate_files(evaluator, predictor, files, log)
     if answers is not None:
         counted = {} if answers.truth is None else {"rows": len(answers.truth)}
         return counted | metrics_with_interval(task, answers, metric)
-    found = predict_rows(predictor, files, batch=batch, log=log, settings=settings, with_truth=True,
+    found = predict_rows(predictor, files, batch_size=batch_size, log=log, settings=settings, with_truth=True,
                   on_bad_rows="skip").answers  # fmt: skip
     if found is None:
         raise UserError("no row can be read", where=files[0].name, fix="give other files")

@@ -54,33 +54,37 @@ class PredictedRows:
         return found
 
 
-def answer(predictor: Predictor, source: Any, *, batch: int = 32) -> Answers:
+def answer(predictor: Predictor, source: Any, *, batch_size: int = 32) -> Answers:
     """Answers to all rows of files, a table or a list, every one of which must be read."""
-    found = predict_rows(predictor, source, batch=batch)
+    found = predict_rows(predictor, source, batch_size=batch_size)
     assert found.answers is not None and predictor.preprocess is not None
     warn_cut(found, predictor.preprocess)
     return found.answers
 
 
-def predict_values(predictor: Predictor, source: Any, *, batch: int, on_bad_rows: OnBadRows = "error") -> list[Any]:
+def predict_values(
+    predictor: Predictor, source: Any, *, batch_size: int, on_bad_rows: OnBadRows = "error"
+) -> list[Any]:
     """What `predict` gives: one answer a row, as a person would write it, None for a row that is skipped."""
     assert predictor.preprocess is not None
     task = find(predictor.preprocess.task)
-    own = task.predict(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    own = task.predict(predictor, source, batch_size=batch_size, on_bad_rows=on_bad_rows)
     if own is not None:
         return own
-    found = predict_rows(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    found = predict_rows(predictor, source, batch_size=batch_size, on_bad_rows=on_bad_rows)
     warn_cut(found, predictor.preprocess)
     return found.aligned([] if found.answers is None else task.predictions(found.answers))
 
 
-def probabilities(predictor: Predictor, source: Any, *, batch: int, on_bad_rows: OnBadRows = "error") -> np.ndarray:
+def probabilities(
+    predictor: Predictor, source: Any, *, batch_size: int, on_bad_rows: OnBadRows = "error"
+) -> np.ndarray:
     """Probabilities (rows, classes), nan for a row that is skipped."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     if not find(preprocess.task).gives_probabilities:
         raise UserError("this model gives no probabilities", fix="use predict")
-    found = predict_rows(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    found = predict_rows(predictor, source, batch_size=batch_size, on_bad_rows=on_bad_rows)
     warn_cut(found, preprocess)
     share = np.full((len(found.frame), len(preprocess.labels or ())), np.nan, np.float32)
     if found.answers is not None:
@@ -96,7 +100,7 @@ def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
 
 
 def predict_rows(
-    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, log: Log | None = None,
+    predictor: Predictor, source: Any, *, batch_size: int = 32, settings: Data | None = None, log: Log | None = None,
     with_truth: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> PredictedRows:  # fmt: skip
     """Answers to every row, and what is to be known of the rows. `with_truth`: the true answers must be there too."""
@@ -122,8 +126,8 @@ def predict_rows(
             check_target(frame, preprocess)
         examples = find(preprocess.task).examples_of(frame, preprocess, log or logger.warning)
         if examples is not None:
-            return answer_examples(predictor, frame, examples, batch=batch)
-        found = answer_rows(predictor, new, frame, cache, batch=batch, on_bad_rows=on_bad_rows)
+            return answer_examples(predictor, frame, examples, batch_size=batch_size)
+        found = answer_rows(predictor, new, frame, cache, batch_size=batch_size, on_bad_rows=on_bad_rows)
         if log is not None:
             for line in (*notes, *counts_in_words(found.counts, preprocess)):
                 log(line)
@@ -136,24 +140,24 @@ def predict_rows(
         return found
 
 
-def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, batch: int) -> PredictedRows:
+def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, batch_size: int) -> PredictedRows:
     """Answers to examples that a task made of a whole table, such as windows of a series, to be evaluated."""
-    answers = evaluator_for(predictor, batch=batch)(predictor.model, examples)
+    answers = evaluator_for(predictor, batch_size=batch_size)(predictor.model, examples)
     count = len(answers.truth)
     return PredictedRows(frame, answers, np.arange(count), np.zeros(count, bool), {}, ColumnCounts(count))
 
 
-def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
+def evaluator_for(predictor: Predictor, *, batch_size: int) -> Evaluator:
     """What asks a trained model about examples, by the objective it was trained with where that is known."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     task = find(preprocess.task)
     objective = task.fit_objective(predictor.objective or task.objective_of(preprocess), predictor.spec)
-    return Evaluator(objective, preprocess, predictor.tokenizer, batch=batch)
+    return Evaluator(objective, preprocess, predictor.tokenizer, batch_size=batch_size)
 
 
 def answer_rows(
-    predictor: Predictor, new: NewRows, frame: Frame, cache: Path | None = None, *, batch: int = 32,
+    predictor: Predictor, new: NewRows, frame: Frame, cache: Path | None = None, *, batch_size: int = 32,
     on_bad_rows: OnBadRows = "skip",
 ) -> PredictedRows:  # fmt: skip
     """Answers to rows that have been read; arrays are in the folder `cache`, or in memory where there is none."""
@@ -171,7 +175,7 @@ def answer_rows(
     if not len(good):
         return PredictedRows(frame, None, good, cut, bad, counts)
     examples.rows = good
-    found = evaluator_for(predictor, batch=batch)(predictor.model, examples)
+    found = evaluator_for(predictor, batch_size=batch_size)(predictor.model, examples)
     found.extra.clear()
     return PredictedRows(frame, found, good, cut, bad, counts)
 

@@ -27,7 +27,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 
 
 def predict_files(
-    run: Path, files: list[Path], out: Path | None, *, device: str, batch: int, as_json: bool,
+    run: Path, files: list[Path], out: Path | None, *, device: str, batch_size: int, as_json: bool,
     log: Log, on_bad_rows: OnBadRows = "error", threshold: float | None = None,
 ) -> str | None:  # fmt: skip
     """Write predictions to `out`, or give them as text where there is none."""
@@ -48,12 +48,16 @@ def predict_files(
     if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts go to any name: new.de
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     with told_how_to_skip():
-        table = task.prediction_table(predictor, files, settings, batch=batch, on_bad_rows=on_bad_rows, log=log)
+        table = task.prediction_table(
+            predictor, files, settings, batch_size=batch_size, on_bad_rows=on_bad_rows, log=log
+        )
         if table is not None:
             return write_or_return(
                 encode_table(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out
             )
-        found = predict_rows(predictor, files, batch=batch, log=log, settings=settings, on_bad_rows=on_bad_rows)
+        found = predict_rows(
+            predictor, files, batch_size=batch_size, log=log, settings=settings, on_bad_rows=on_bad_rows
+        )
     default = task.default_suffix(lines=are_lines(found.frame))
     suffix = ".jsonl" if as_json else default if out is None else out.suffix if out.suffix in SUFFIXES else ".txt"
     return write_or_return(render_predictions(found, suffix, preprocess), out)

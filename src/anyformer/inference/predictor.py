@@ -169,7 +169,7 @@ class Predictor:
         if self.has_columns():
             from anyformer.inference.predict import probabilities
 
-            return torch.from_numpy(probabilities(self, rows, batch=batch_size, on_bad_rows=on_bad_rows))
+            return torch.from_numpy(probabilities(self, rows, batch_size=batch_size, on_bad_rows=on_bad_rows))
         if self.head_kind() is not Pooled or self.spec.head.classes is None:
             raise UserError("this model does not classify whole inputs", fix="open a sequence or image classifier")
         return torch.cat([self.run(part).logits.float().softmax(-1).cpu() for part in self.parts(rows, batch_size)])
@@ -185,7 +185,7 @@ class Predictor:
         if self.answers_rows():
             from anyformer.inference.predict import predict_values
 
-            return predict_values(self, rows, batch=batch_size, on_bad_rows=on_bad_rows)
+            return predict_values(self, rows, batch_size=batch_size, on_bad_rows=on_bad_rows)
         rows = self.listed(rows)
         kind = self.head_kind()
         if kind is TokenHead:

@@ -98,7 +98,7 @@ class ShotReport:
 
 def evaluate_shots(
     folder: Path, files: Sequence[Path], settings: ShotSettings, *, examples: Path | None, out: Path | None,
-    device: str, batch: int, log: Log,
+    device: str, batch_size: int, log: Log,
 ) -> ShotReport:  # fmt: skip
     """The table of a model folder or run on files of questions, also written to `out`."""
     check_out(out)
@@ -113,7 +113,7 @@ def evaluate_shots(
     check_language_model(predictor, folder)
     log(f"prompt   {settings.template.encode('unicode_escape').decode()}")
     log(f"answers  {how(settings)}")
-    report = ask(predictor, rows, shown if examples else None, template, settings, batch=batch, log=log)
+    report = ask(predictor, rows, shown if examples else None, template, settings, batch_size=batch_size, log=log)
     if out is not None:
         write_or_return(encode_report(report, out.suffix), out)
     return report
@@ -138,7 +138,7 @@ def check_language_model(predictor: Predictor, folder: Path) -> None:
 
 def ask(
     predictor: Predictor, rows: Sequence[PromptRow], shown: Sequence[PromptRow] | None, template: Template,
-    settings: ShotSettings, *, batch: int, log: Log = silence,
+    settings: ShotSettings, *, batch_size: int, log: Log = silence,
 ) -> ShotReport:  # fmt: skip
     """All rows with each number of examples; those come from `shown`, or from the other rows."""
     writer = PromptWriter(predictor, template, rows, shown, settings.seed, answer_room(predictor, rows))
@@ -152,7 +152,9 @@ def ask(
             raise UserError("no question fits the model", where=rows[0].place, fix="use a model with more positions")
         if left:
             log(f"left out {left:,} rows: longer than the model takes, the first {first_long(rows, prompts)}")
-        said = answer(predictor, [rows[at] for at in kept], [prompts[at].text or "" for at in kept], settings, batch)
+        said = answer(
+            predictor, [rows[at] for at in kept], [prompts[at].text or "" for at in kept], settings, batch_size
+        )
         right = np.array([said[i] == rows[at].answer for i, at in enumerate(kept)])
         dropped = sum(shots - prompts[at].shots for at in kept)
         low, high = bootstrap(right, settings.seed)
@@ -239,14 +241,17 @@ def answer_room(predictor: Predictor, rows: Sequence[PromptRow]) -> int:
 
 
 def choose(
-    predictor: Predictor, rows: Sequence[PromptRow], prompts: Sequence[str], settings: ShotSettings, batch: int
+    predictor: Predictor, rows: Sequence[PromptRow], prompts: Sequence[str], settings: ShotSettings, batch_size: int
 ) -> list[str]:
     """The likeliest choice of each row."""
     wanted, owners = [], []
     for at, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
         wanted += continuations(predictor, prompt, row.choices)
         owners += [at] * len(row.choices)
-    totals = [float(logprobs.double().sum()) for logprobs in score_continuations(predictor.model, wanted, batch=batch)]
+    totals = [
+        float(logprobs.double().sum())
+        for logprobs in score_continuations(predictor.model, wanted, batch_size=batch_size)
+    ]
     scores: list[list[float]] = [[] for _ in rows]
     for at, one, total in zip(owners, wanted, totals, strict=True):
         choice = rows[at].choices[len(scores[at])]
@@ -288,7 +293,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def write(
-    predictor: Predictor, rows: Sequence[PromptRow], prompts: Sequence[str], settings: ShotSettings, batch: int
+    predictor: Predictor, rows: Sequence[PromptRow], prompts: Sequence[str], settings: ShotSettings, batch_size: int
 ) -> list[str]:
     """What the model writes in the place of each answer, up to the end of the line or of an example."""
     after = Template.parse(settings.template).after
@@ -296,8 +301,8 @@ def write(
     tokens = answer_room(predictor, rows) + WRITTEN_BEYOND
     limit = prompt_limit(predictor)
     found: list[str] = []
-    for start in range(0, len(prompts), batch):
-        some = [prompt.rstrip(" ") for prompt in prompts[start : start + batch]]
+    for start in range(0, len(prompts), batch_size):
+        some = [prompt.rstrip(" ") for prompt in prompts[start : start + batch_size]]
         longest = max(len(predictor.encode(prompt)) for prompt in some)
         room = tokens if limit is None or isinstance(predictor.spec, Seq2Seq) else min(tokens, limit - longest)
         written = predictor.generate(some, max_new_tokens=max(1, room), do_sample=False, num_beams=1)

@@ -171,7 +171,7 @@ def permutation_importance(
     are all that the model reads; `most` is the number of rows drawn from the data where there are more. A column that
     is redundant beside another loses little, though the model may read it.
     """
-    from anyformer.evaluation.metrics import direction
+    from anyformer.evaluation.metric_directions import gain
 
     if repeats < 1:
         raise UserError(f"repeats {repeats} is below 1", where="permutation_importance", fix="use 5")
@@ -186,12 +186,11 @@ def permutation_importance(
         if name not in known:
             raise UserError(f"the model reads no column {name!r}", where="columns", fix=did_you_mean(name, known))
     metric, whole, rows = measured(predictor, frame, metric, batch_size)
-    sign = 1.0 if direction(metric) == "max" else -1.0
     drops = np.zeros((len(names), repeats))
     for i, name in enumerate(names):
         for repeat in range(repeats):
             shuffled = with_shuffled(frame, name, generator.permutation(len(frame)))
-            drops[i, repeat] = sign * (whole - measured(predictor, shuffled, metric, batch_size)[1])
+            drops[i, repeat] = gain(metric, whole, measured(predictor, shuffled, metric, batch_size)[1])
     return Importance(metric, whole, names, drops, rows)
 
 
@@ -228,7 +227,7 @@ def by_column(rows: Sequence[Any]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def measured(predictor: Predictor, frame: Frame, metric: str | None, batch: int) -> tuple[str, float, int]:
+def measured(predictor: Predictor, frame: Frame, metric: str | None, batch_size: int) -> tuple[str, float, int]:
     """A metric of the model on the rows of a table whose answers are known, its name, and how many rows those are."""
     from anyformer.inference.evaluate import only
     from anyformer.inference.predict import predict_rows
@@ -236,7 +235,9 @@ def measured(predictor: Predictor, frame: Frame, metric: str | None, batch: int)
 
     assert predictor.preprocess is not None
     task = find(predictor.preprocess.task)
-    answers = predict_rows(predictor, frame, batch=batch, with_truth=True, log=silence, on_bad_rows="skip").answers
+    answers = predict_rows(
+        predictor, frame, batch_size=batch_size, with_truth=True, log=silence, on_bad_rows="skip"
+    ).answers
     known = None if answers is None else task.has_truth(answers)
     if answers is None or known is None or not known.any():
         raise UserError("no row has a known answer", where="data", fix="fill in the target column")

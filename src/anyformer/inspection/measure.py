@@ -122,7 +122,7 @@ def batches_of(predictor: Predictor, data: Any, batch_size: int, most: int) -> I
     from anyformer.tasks import find
 
     assert predictor.preprocess is not None
-    recorder = BatchRecorder(evaluator_for(predictor, batch=batch_size), most)
+    recorder = BatchRecorder(evaluator_for(predictor, batch_size=batch_size), most)
     files = as_files(data)
     found = None if files is None else find(predictor.preprocess.task).evaluate_files(
         recorder, predictor, files, silence

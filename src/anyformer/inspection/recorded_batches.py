@@ -16,7 +16,9 @@ class BatchRecorder(Evaluator):
     """Keeps the batches of an evaluation."""
 
     def __init__(self, evaluator: Evaluator, most: int) -> None:
-        super().__init__(evaluator.objective, evaluator.preprocess, evaluator.tokenizer, batch=evaluator.batch)
+        super().__init__(
+            evaluator.objective, evaluator.preprocess, evaluator.tokenizer, batch_size=evaluator.batch_size
+        )
         self.most, self.kept = most, []  # type: int, list[Batch]
 
     def __call__(self, model: nn.Module, examples: Any, *, most: int | None = None, decode: bool = False) -> Any:

@@ -149,11 +149,11 @@ def answer_columns(rows: list[Any], predictor: Predictor) -> list[Answer]:
     kept = predictor.preprocess
     assert kept is not None
     task = find(kept.task)
-    own = task.answer_requests(rows, predictor, batch=TOGETHER)
+    own = task.answer_requests(rows, predictor, batch_size=TOGETHER)
     if own is not None:
         return own
     new = parse_rows(rows, kept)
-    found = answer_rows(predictor, new, new.frame, batch=TOGETHER)
+    found = answer_rows(predictor, new, new.frame, batch_size=TOGETHER)
     answers: list[Answer] = found.aligned([] if found.answers is None else task.to_json(found.answers))
     for at in found.rows[found.cut].tolist():  # a server never cuts: what was not read cannot be answered for
         answers[at] = UserError(f"the text is longer than the {kept.length} tokens the model takes", fix="shorten it")

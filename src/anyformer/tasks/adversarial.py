@@ -129,16 +129,16 @@ class AdversarialTask(RowTask):
         """As many drawn images as real ones, of the same classes, and how the discriminator scores both."""
         assert isinstance(model, SAGANModule)
         device, real, kinds, scores = next(model.parameters()).device, [], [], []
-        for start in range(0, len(rows), evaluator.batch):
-            batch = examples.batch(rows[start : start + evaluator.batch])
+        for start in range(0, len(rows), evaluator.batch_size):
+            batch = examples.batch(rows[start : start + evaluator.batch_size])
             real.append(to_pixels(batch.inputs[0]))
             kinds.append(batch.targets)
             with evaluator.autocast:
                 scores.append(model.discriminate(batch.inputs[0].to(device), batch.targets.to(device)).float().cpu())
         labels, truth = torch.cat(kinds), np.concatenate(real)
         with evaluator.autocast:
-            drawn = draw_images(model, labels, seed=0, batch_size=evaluator.batch)
-            of_drawn = discriminator_scores(model, drawn, labels, evaluator.batch)
+            drawn = draw_images(model, labels, seed=0, batch_size=evaluator.batch_size)
+            of_drawn = discriminator_scores(model, drawn, labels, evaluator.batch_size)
         network = RandomFeatures(model.spec.colours)
         return Answers(
             self.name, Pictures(truth, labels.numpy(), network), Pictures(drawn, labels.numpy(), network),
@@ -195,7 +195,7 @@ class AdversarialTask(RowTask):
     # ------------------------------------------------------------ new images
 
     def predict(
-        self, predictor: TrainedModel, source: Any, *, batch: int = 1, on_bad_rows: OnBadRows = "error"
+        self, predictor: TrainedModel, source: Any, *, batch_size: int = 1, on_bad_rows: OnBadRows = "error"
     ) -> list[Any] | None:
         """An image (H,W,3), or (H,W) where all are gray, in 0 to 255 for each class that is named."""
         found: list[Any] = []
@@ -209,7 +209,7 @@ class AdversarialTask(RowTask):
         files: Sequence[Path],
         settings: Data,
         *,
-        batch: int,
+        batch_size: int,
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
@@ -231,7 +231,7 @@ class AdversarialTask(RowTask):
     def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
         return parse_row(row, preprocess)
 
-    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
         labels = preprocess_of(predictor).labels or ()
         return [{LABEL: labels[label], SEED: seed, "image": data_url(drawn_image(predictor, label, seed))}
                 for label, seed in rows]  # fmt: skip

@@ -30,7 +30,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.facts import plain
-from anyformer.evaluation.metrics import SMALLER
+from anyformer.evaluation.metric_directions import add_smaller
 from anyformer.log import Log
 from anyformer.objectives import Objective
 from anyformer.slots import Network
@@ -67,7 +67,7 @@ class Task(TaskEvaluation):
     def __init_subclass__(cls) -> None:
         """A task that is imported is known, and so is which way its metrics are good."""
         super().__init_subclass__()
-        SMALLER.update(cls.smaller_is_better)
+        add_smaller(cls.smaller_is_better)
 
     # ------------------------------------------------------------ data
 
@@ -187,7 +187,9 @@ class Task(TaskEvaluation):
         """Predictions as CoNLL writes words with tags."""
         raise UserError("only words with tags are written as CoNLL", where=".conll", fix="name it .csv or .jsonl")
 
-    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(
+        self, predictor: TrainedModel, source: Any, *, batch_size: int, on_bad_rows: OnBadRows
+    ) -> list[Any] | None:
         """One answer an input where inputs are not rows of a table; None where they are."""
         return None
 
@@ -197,7 +199,7 @@ class Task(TaskEvaluation):
         files: Sequence[Path],
         settings: Data,
         *,
-        batch: int,
+        batch_size: int,
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
@@ -218,7 +220,7 @@ class Task(TaskEvaluation):
         """One row of a request, where it is not an object of cells; None where it is."""
         return None
 
-    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
         """What JSON says to each parsed row, or a `UserError` of its own; None where rows are cells of columns."""
         return None
 

@@ -119,8 +119,8 @@ class ContrastTask(RowTask):
         objective = evaluator.objective
         assert isinstance(objective, SentenceContrast) and isinstance(examples, RowExamples)
         whole, first, second, said = [], [], [], []
-        for start in range(0, len(rows), evaluator.batch):
-            batch = examples.batch(rows[start : start + evaluator.batch])
+        for start in range(0, len(rows), evaluator.batch_size):
+            batch = examples.batch(rows[start : start + evaluator.batch_size])
             one, two = views(batch)
             whole.append(embed(model, one, evaluator))
             if one is two:
@@ -214,7 +214,7 @@ class ContrastTask(RowTask):
         with scratch_folder() as cache:
             frame, _ = read_new_rows(list(files), preprocess, Data(), cache)
             examples, _ = examples_for(frame, preprocess, words, cache / "rows")
-            evaluator = Evaluator(SentenceContrast(), preprocess, words, batch=MANY)
+            evaluator = Evaluator(SentenceContrast(), preprocess, words, batch_size=MANY)
             np.save(sink, evaluator(predictor.model, examples).predicted)
         return sink.getvalue()
 

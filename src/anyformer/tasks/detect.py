@@ -187,8 +187,10 @@ class DetectTask(Task):
 
     # ------------------------------------------------------------ new images
 
-    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
-        return detected_objects(predictor, source, batch=batch, on_bad_rows=on_bad_rows)[1]
+    def predict(
+        self, predictor: TrainedModel, source: Any, *, batch_size: int, on_bad_rows: OnBadRows
+    ) -> list[Any] | None:
+        return detected_objects(predictor, source, batch_size=batch_size, on_bad_rows=on_bad_rows)[1]
 
     def prediction_table(
         self,
@@ -196,16 +198,16 @@ class DetectTask(Task):
         files: Sequence[Path],
         settings: Data,
         *,
-        batch: int,
+        batch_size: int,
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
         """One row an object."""
-        return object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, log=log)
+        return object_table(predictor, files, batch_size=batch_size, on_bad_rows=on_bad_rows, log=log)
 
-    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
         """The objects of each image, the surest first."""
-        found, bad = objects_in(predictor, rows, batch=batch)
+        found, bad = objects_in(predictor, rows, batch_size=batch_size)
         return [bad.get(at, {"objects": objects}) for at, objects in enumerate(found)]
 
 
@@ -229,11 +231,16 @@ def usual_class(truth: Sequence[Objects]) -> int | None:
 
 
 def detected_objects(
-    predictor: TrainedModel, source: Any, *, batch: int = 32, on_bad_rows: OnBadRows = "error", log: Log | None = None
+    predictor: TrainedModel,
+    source: Any,
+    *,
+    batch_size: int = 32,
+    on_bad_rows: OnBadRows = "error",
+    log: Log | None = None,
 ) -> tuple[list[str], list[list[dict[str, Any]] | None]]:
     """The names of images and the objects in each, the surest first; None for one that is skipped."""
     values = image_values(source)
-    found, bad = objects_in(predictor, values, batch=batch)
+    found, bad = objects_in(predictor, values, batch_size=batch_size)
     report_bad({row: error.inside(f"rows[{row}]") for row, error in bad.items()}, on_bad_rows, log or logger.warning)
     return [str(value) if isinstance(value, Path) else f"rows[{row}]" for row, value in enumerate(values)], found
 
@@ -270,14 +277,14 @@ def given_images(source: Any) -> list[Any]:
 
 
 def objects_in(
-    predictor: TrainedModel, values: Sequence[Any], *, batch: int
+    predictor: TrainedModel, values: Sequence[Any], *, batch_size: int
 ) -> tuple[list[list[dict[str, Any]] | None], dict[int, UserError]]:
     """The objects of each image, and why others cannot be read; no more than a batch is in memory at once."""
     found: list[list[dict[str, Any]] | None] = [None] * len(values)
     bad: dict[int, UserError] = {}
-    for start in range(0, len(values), batch):
+    for start in range(0, len(values), batch_size):
         decoded = []
-        for row in range(start, min(start + batch, len(values))):
+        for row in range(start, min(start + batch_size, len(values))):
             try:
                 decoded.append((row, *decoded_picture(predictor, row, values[row])))
             except UserError as error:
@@ -339,14 +346,14 @@ def object_table(
     predictor: TrainedModel,
     files: Sequence[Path],
     *,
-    batch: int,
+    batch_size: int,
     on_bad_rows: OnBadRows = "error",
     log: Log | None = None,
 ) -> Any:
     """What a detector finds in new images, one row an object."""
     import pyarrow as pa
 
-    names, found = detected_objects(predictor, list(files), batch=batch, on_bad_rows=on_bad_rows, log=log)
+    names, found = detected_objects(predictor, list(files), batch_size=batch_size, on_bad_rows=on_bad_rows, log=log)
     rows = [{"image": name} | row for name, objects in zip(names, found, strict=True) for row in objects or ()]
     columns = ("image", "label", "score", "left", "top", "width", "height")
     return pa.table({name: [row[name] for row in rows] for name in columns})

@@ -28,11 +28,11 @@ class Evaluator:
         preprocess: Preprocess,
         tokenizer: Tokenizer | None,
         *,
-        batch: int,
+        batch_size: int,
         autocast: AbstractContextManager[Any] | None = None,
     ) -> None:
         self.objective, self.preprocess, self.tokenizer = objective, preprocess, tokenizer
-        self.batch, self.autocast = batch, autocast or nullcontext()
+        self.batch_size, self.autocast = batch_size, autocast or nullcontext()
         self.task = find(preprocess.task)
 
     @torch.no_grad()
@@ -53,8 +53,8 @@ class Evaluator:
         device = next(model.parameters()).device
         lengths = examples.lengths
         order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
-        for start in range(0, len(order), self.batch):
-            batch = examples.batch(order[start : start + self.batch])
+        for start in range(0, len(order), self.batch_size):
+            batch = examples.batch(order[start : start + self.batch_size])
             batch = self.objective.corrupt(batch, EVALUATION, examples).to(device)
             with self.autocast:
                 yield batch, model(*batch.inputs, **batch.named)

@@ -181,7 +181,9 @@ class ForecastTask(NumberAnswers):
 
     # ------------------------------------------------------------ new rows
 
-    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(
+        self, predictor: TrainedModel, source: Any, *, batch_size: int, on_bad_rows: OnBadRows
+    ) -> list[Any] | None:
         return forecasts(predictor, source, on_bad_rows=on_bad_rows)
 
     def examples_of(self, frame: Frame, preprocess: Preprocess, log: Log) -> Examples | None:
@@ -193,7 +195,7 @@ class ForecastTask(NumberAnswers):
         files: Sequence[Path],
         settings: Data,
         *,
-        batch: int,
+        batch_size: int,
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
@@ -206,7 +208,7 @@ class ForecastTask(NumberAnswers):
     def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
         return history(row, preprocess)
 
-    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
         target = preprocess_of(predictor).target
         assert target is not None
         return [{"forecast": by_channel(steps, target.names)} for steps in ahead(predictor, rows)]

@@ -82,19 +82,21 @@ class GapFiller:
         return [part.rstrip(" ") for part in found[:-1]] + found[-1:] if self.takes_blank else found
 
     @torch.inference_mode()
-    def fill(self, texts: Sequence[str], batch: int) -> list[FilledText]:
+    def fill(self, texts: Sequence[str], batch_size: int) -> list[FilledText]:
         """Each text filled; every gap is filled by itself, as the model was trained to."""
         rows = [self.encode(text) for text in texts]
         found: list[FilledText] = []
-        for start in range(0, len(rows), batch):
-            some, device = rows[start : start + batch], self.predictor.device
+        for start in range(0, len(rows), batch_size):
+            some, device = rows[start : start + batch_size], self.predictor.device
             ids, mask = self.tokenizer.padded(some, side="right", device=device)
             logits = self.predictor.model(ids, mask=mask).logits
             for text, tokens, scores in zip(texts[start:], ids, logits, strict=False):
                 found.append(self.name_choices(text, scores[tokens == self.mask].float()))
         return found
 
-    def fill_each(self, texts: Sequence[str], batch: int, on_bad_rows: OnBadRows, log: Log) -> list[FilledText | None]:
+    def fill_each(
+        self, texts: Sequence[str], batch_size: int, on_bad_rows: OnBadRows, log: Log
+    ) -> list[FilledText | None]:
         """The same for texts of which some may have no gap or be too long: those are refused or left out."""
         bad: dict[int, UserError] = {}
         for number, text in enumerate(texts):
@@ -103,7 +105,7 @@ class GapFiller:
             except UserError as error:
                 bad[number] = error.inside(f"row {number + 1}")
         report_bad(bad, on_bad_rows, log)
-        good = iter(self.fill([text for number, text in enumerate(texts) if number not in bad], batch))
+        good = iter(self.fill([text for number, text in enumerate(texts) if number not in bad], batch_size))
         return [None if number in bad else next(good) for number in range(len(texts))]
 
     def name_choices(self, text: str, scores: torch.Tensor) -> FilledText:

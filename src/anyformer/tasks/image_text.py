@@ -140,8 +140,8 @@ class ImageTextTask(RowTask):
         device = next(model.parameters()).device
         found: dict[str, list[np.ndarray]] = {}
         order, together = [], []
-        for start in range(0, len(rows), evaluator.batch):
-            batch = examples.batch(rows[start : start + evaluator.batch])
+        for start in range(0, len(rows), evaluator.batch_size):
+            batch = examples.batch(rows[start : start + evaluator.batch_size])
             asked = evaluator.objective.corrupt(batch, EVALUATION, examples).to(device)
             with evaluator.autocast:
                 terms = evaluator.objective.terms(model, asked)

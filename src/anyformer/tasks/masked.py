@@ -80,9 +80,11 @@ class MaskedTask(EncoderPretraining):
 
     # ------------------------------------------------------------ new texts
 
-    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(
+        self, predictor: TrainedModel, source: Any, *, batch_size: int, on_bad_rows: OnBadRows
+    ) -> list[Any] | None:
         """Each text with its gaps filled."""
-        found = GapFiller(predictor).fill_each(read_texts(source), batch, on_bad_rows, logger.warning)
+        found = GapFiller(predictor).fill_each(read_texts(source), batch_size, on_bad_rows, logger.warning)
         return [None if filled is None else filled.text for filled in found]
 
     def prediction_table(
@@ -91,7 +93,7 @@ class MaskedTask(EncoderPretraining):
         files: Sequence[Path],
         settings: Data,
         *,
-        batch: int,
+        batch_size: int,
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
@@ -99,7 +101,7 @@ class MaskedTask(EncoderPretraining):
         import pyarrow as pa
 
         texts = read_texts(list(files))
-        found = GapFiller(predictor).fill_each(texts, batch, on_bad_rows, log)
+        found = GapFiller(predictor).fill_each(texts, batch_size, on_bad_rows, log)
         best = [[gap[0] for gap in filled.gaps] if filled is not None else [] for filled in found]
         return pa.table(
             {
@@ -110,5 +112,5 @@ class MaskedTask(EncoderPretraining):
             }
         )
 
-    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
-        return [filled.to_json() for filled in GapFiller(predictor).fill(rows, batch)]
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
+        return [filled.to_json() for filled in GapFiller(predictor).fill(rows, batch_size)]

@@ -124,8 +124,8 @@ class ReplacedTask(EncoderPretraining):
         device = next(model.parameters()).device
         parts: list[list[np.ndarray]] = []
         losses, order, generator = [], [], np.zeros(3)
-        for start in range(0, len(rows), evaluator.batch):
-            batch = examples.batch(rows[start : start + evaluator.batch])
+        for start in range(0, len(rows), evaluator.batch_size):
+            batch = examples.batch(rows[start : start + evaluator.batch_size])
             batch = objective.corrupt(batch, EVALUATION, examples).to(device)
             with evaluator.autocast:
                 made = objective.replace_tokens(model, batch, draw_waits(batch, model))
@@ -199,9 +199,11 @@ class ReplacedTask(EncoderPretraining):
 
     # ------------------------------------------------------------ new texts
 
-    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(
+        self, predictor: TrainedModel, source: Any, *, batch_size: int, on_bad_rows: OnBadRows
+    ) -> list[Any] | None:
         """The tokens of each text that look replaced."""
-        return [found.suspects for found in find_suspects(predictor, read_texts(source), batch)]
+        return [found.suspects for found in find_suspects(predictor, read_texts(source), batch_size)]
 
     def prediction_table(
         self,
@@ -209,7 +211,7 @@ class ReplacedTask(EncoderPretraining):
         files: Sequence[Path],
         settings: Data,
         *,
-        batch: int,
+        batch_size: int,
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
@@ -217,13 +219,13 @@ class ReplacedTask(EncoderPretraining):
         import pyarrow as pa
 
         texts = read_texts(list(files))
-        found = find_suspects(predictor, texts, batch)
+        found = find_suspects(predictor, texts, batch_size)
         most = [max(one.probabilities, default=0.0) for one in found]
         return pa.table({TEXT: texts, "prediction": [one.suspects for one in found],
                          "probability": [round(share, 6) for share in most]})  # fmt: skip
 
-    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
-        return [found.to_json() for found in find_suspects(predictor, rows, batch)]
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
+        return [found.to_json() for found in find_suspects(predictor, rows, batch_size)]
 
 
 def detection_metrics(replaced: np.ndarray, score: np.ndarray) -> dict[str, float]:

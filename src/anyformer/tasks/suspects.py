@@ -33,7 +33,7 @@ class SuspectedTokens:
 
 
 @torch.inference_mode()
-def find_suspects(predictor: TrainedModel, texts: Sequence[str], batch: int) -> list[SuspectedTokens]:
+def find_suspects(predictor: TrainedModel, texts: Sequence[str], batch_size: int) -> list[SuspectedTokens]:
     """Each text's tokens with the discriminator's probabilities, begin and end left out."""
     tokenizer = predictor.tokenizer
     if tokenizer is None:
@@ -47,10 +47,10 @@ def find_suspects(predictor: TrainedModel, texts: Sequence[str], batch: int) -> 
                             where=f"row {number + 1}", fix="shorten it")  # fmt: skip
         rows.append(row)
     found = []
-    for start in range(0, len(rows), batch):
-        ids, mask = tokenizer.padded(rows[start : start + batch], side="right", device=predictor.device)
+    for start in range(0, len(rows), batch_size):
+        ids, mask = tokenizer.padded(rows[start : start + batch_size], side="right", device=predictor.device)
         shares = predictor.model(ids, mask=mask).logits[..., 0].float().sigmoid().tolist()
-        for row, values in zip(rows[start : start + batch], shares, strict=True):
+        for row, values in zip(rows[start : start + batch_size], shares, strict=True):
             inside = slice(len(before), len(row) - len(behind))
             found.append(SuspectedTokens([tokenizer.token(n) for n in row[inside]], values[inside]))
     return found

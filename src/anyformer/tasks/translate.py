@@ -306,7 +306,7 @@ def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, r
     if lengths is not None and examples.images is None:
         # How long a text may get follows from its own source, not from the longest one beside it.
         longest = np.minimum(longest, 2 * STEP * -(-lengths // STEP) + STEP)
-    for chosen in batches_of_equals(order, longest, evaluator.batch):
+    for chosen in batches_of_equals(order, longest, evaluator.batch_size):
         batch = examples.batch(chosen).to(device)
         source, mask, most = batch.inputs[0], batch.named["source_mask"], int(longest[chosen[0]])
         result = generate(model, source, mask, settings=replace(settings, max_new_tokens=most))

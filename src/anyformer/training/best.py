@@ -13,7 +13,7 @@ from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import standard_error
-from anyformer.evaluation.metrics import better
+from anyformer.evaluation.metric_directions import better
 from anyformer.tasks import Task
 from anyformer.training.step import StepResult
 

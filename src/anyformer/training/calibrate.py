@@ -10,7 +10,7 @@ from anyformer.data.preprocess import Preprocess
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import Interval, RowSums
 from anyformer.evaluation.calibration import probability_errors
-from anyformer.evaluation.metrics import better
+from anyformer.evaluation.metric_directions import better
 from anyformer.evaluation.sentences import show_difference
 from anyformer.evaluation.thresholds import USUAL, choose_threshold
 from anyformer.tasks.base import Task

@@ -16,7 +16,7 @@ from anyformer.checkpoints.adapters import write_adapter
 from anyformer.data.examples import Examples
 from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.metrics import better
+from anyformer.evaluation.metric_directions import better
 from anyformer.evaluation.report import write_report
 from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
@@ -47,7 +47,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     folder, data, config = session.folder, session.data, session.config
     task = session.task
     metric = session.standing.metric
-    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch_size=max(32, session.steps.micro),
                   autocast=session.engine.autocast())  # fmt: skip
     sides = {
         name: side for name, side in (("valid", data.valid), ("test", data.test)) if side is not None and len(side)

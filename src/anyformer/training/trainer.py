@@ -21,7 +21,7 @@ from anyformer.core.building import check_buffers
 from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, Stopped, UserError
-from anyformer.evaluation.metrics import direction
+from anyformer.evaluation.metric_directions import direction
 from anyformer.inspection.routing import routed
 from anyformer.log import Log
 from anyformer.tasks import Evaluator
@@ -89,10 +89,10 @@ class Session:
         if not self.peers.world.is_alone:
             log(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
         self.model = self.parallel.build(self.config.model, settings)
-        self.batch = settings.batch_size or 1
+        self.batch_size = settings.batch_size or 1
         self.order = self.order_rows()
         parts = self.parallel.parts
-        micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
+        micro = min(settings.micro_batch_size or self.batch_size, max(1, self.batch_size // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
         self.standing = BestCheckpoint(settings.metric or choosing_metric(self.task, target))
@@ -102,7 +102,7 @@ class Session:
     def order_rows(self, sizes: Stages = ()) -> Order:
         """Which rows make which step; without `sizes` all steps have the full batch."""
         whole = self.config.objective.min_batch_size > 1
-        return Order.of(self.data.train, self.batch, self.config.training.seed, whole_batches=whole, sizes=sizes)
+        return Order.of(self.data.train, self.batch_size, self.config.training.seed, whole_batches=whole, sizes=sizes)
 
     # ------------------------------------------------------------ before the first step
 
@@ -219,7 +219,7 @@ class Session:
         settings = self.config.training
         self.progress = self.new_progress()
         self.evaluator = Evaluator(self.config.objective, self.data.preprocess, self.data.tokenizer,
-                           batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
+                           batch_size=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
         self.observer = ModelObserver(self.folder, self.config, self.data, self.task, self.engine, self.progress)
         self.step_log = StepLog(self.folder, self.progress, self.planner.pace)
         end = ENDLESS if self.planner.budget is not None and self.done < self.total else self.total
@@ -331,7 +331,7 @@ class Session:
             return
         with self.engine.evaluating() as model:
             pace = self.planner.pace
-            pace.decoding = time_writing(model, self.config, self.data, pace.row or 0.0, most=self.evaluator.batch)
+            pace.decoding = time_writing(model, self.config, self.data, pace.row or 0.0, most=self.evaluator.batch_size)
         self.decoding_known_until = self.clock.elapsed() + budget.seconds / 4
 
     decoding_known_until: float = 0.0  # seconds of the run
@@ -382,7 +382,7 @@ class Session:
     def new_progress(self) -> Progress:
         """What the display reads."""
         tokens = self.task.counts_tokens
-        per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
+        per_step = self.batch_size * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
         metric = self.standing.metric
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
         peak = peak_flops(gpu, self.config.training.precision) if gpu else None
@@ -390,7 +390,7 @@ class Session:
         flops = 6 * sum(p.numel() for p in self.model.parameters()) * per_step if tokens else None
         return Progress(
             self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
-            better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
+            better=direction(metric), first=self.done, title=self.folder.path.name,
             memory=lambda: usage(str(self.device)), flops_per_step=flops,
             peak=None if peak is None else peak * self.peers.world.size,
         )  # fmt: skip

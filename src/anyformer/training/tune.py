@@ -22,7 +22,7 @@ import torch
 from anyformer.checkpoints.store import writing
 from anyformer.data.reopen import reopen
 from anyformer.errors import Stopped, UserError
-from anyformer.evaluation.metrics import direction
+from anyformer.evaluation.metric_directions import gain
 from anyformer.log import Log, silence
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.habits import TunedSetting
@@ -97,8 +97,7 @@ class TuneState:
         known = [trial for trial in trials if trial.value is not None]
         if not known:
             return trials
-        sign = 1 if direction(self.metric) == "min" else -1
-        known.sort(key=lambda trial: sign * float(trial.value or 0.0))
+        known.sort(key=lambda trial: -gain(self.metric, float(trial.value or 0.0)))
         best = known[0]
         ties = [trial for trial in known if abs((trial.value or 0.0) - (best.value or 0.0)) <= best.error]
         ties.sort(key=lambda trial: math.inf if trial.loss is None else trial.loss)

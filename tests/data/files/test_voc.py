@@ -137,7 +137,7 @@ def test_a_detector_is_trained_and_scored(tmp_path: Path) -> None:
     facts = run.folder.read_json("data.json")
     assert facts["split"] == {"train": 3, "valid": 2, "test": 1} and facts["labels"] == {"cat": 2, "dog": 2}
     assert "ap50" in run.evaluation["metrics"]["test"]
-    found = evaluate_run(run.path, [root], device="cpu", batch=8, log=lambda line: None)
+    found = evaluate_run(run.path, [root], device="cpu", batch_size=8, log=lambda line: None)
     assert found["rows"] == 1 and found["ap50"] == pytest.approx(run.evaluation["metrics"]["test"]["ap50"])  # that test
 
 

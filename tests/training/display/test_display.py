@@ -43,7 +43,7 @@ def trained(steps: int = 320, total: int = 500, clock: Clock | None = None, **se
     """A progress in the middle of things."""
     clock = clock or Clock()
     used = Memory(3 * 2**30, 4 * 2**30, 139 * 2**30, "GPU memory")
-    settings = {"metric": "accuracy", "better": "higher", "baseline": 0.31, "memory": lambda: used} | settings
+    settings = {"metric": "accuracy", "better": "max", "baseline": 0.31, "memory": lambda: used} | settings
     progress = Progress(total, 16384, flops_per_step=1.4e13, peak=989e12, clock=clock, **settings)
     for step in range(10, steps + 1, 10):
         clock.now += 0.6
@@ -124,7 +124,7 @@ def test_a_step_back_replaces_the_curve_and_the_curve_stays_small():
 
 
 def test_the_best_follows_the_metric_and_its_direction():
-    for better, best in (("higher", (2, 0.9)), ("lower", (1, 0.5)), (None, None)):
+    for better, best in (("max", (2, 0.9)), ("min", (1, 0.5)), (None, None)):
         progress = Progress(10, 1, metric="accuracy", better=better)
         for step, value in ((1, 0.5), (2, 0.9), (3, 0.7), (4, math.nan)):
             progress.evaluated(step, {"accuracy": value})

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from anyformer.evaluation.metric_directions import Direction
 from anyformer.plain_text import printable
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory
@@ -79,8 +80,8 @@ class Snapshot:
 class Progress:
     """The record of one training; every method may be called from any thread.
 
-    `per_step` counts `unit`s (tokens, rows) a step; `first` is the step a resumed run starts from. `better` ("lower" or
-    "higher") says which way the main metric is good, so that the best value can be named.
+    `per_step` counts `unit`s (tokens, rows) a step; `first` is the step a resumed run starts from. `better` ("min" or
+    "max") says which way the main metric is good, so that the best value can be named.
 
     >>> progress = Progress(100, 512)
     >>> for step in range(10, 60, 10):
@@ -97,7 +98,7 @@ class Progress:
         *,
         unit: str = "tokens",
         metric: str = "loss",
-        better: str | None = None,
+        better: Direction | None = None,
         baseline: float | None = None,
         flops_per_step: float | None = None,
         peak: float | None = None,
@@ -174,8 +175,8 @@ class Progress:
             if math.isfinite(metrics.get("loss", math.nan)):
                 self.add("evaluated", (step, metrics["loss"]))
             value = metrics.get(self.metric)
-            if value is not None and self.better in ("lower", "higher") and math.isfinite(value):
-                sign = 1 if self.better == "higher" else -1
+            if value is not None and self.better is not None and math.isfinite(value):
+                sign = 1 if self.better == "max" else -1
                 if self.best is None or sign * value > sign * self.best[1]:
                     self.best = (step, value)
             self.add_event("evaluation", step, metrics=dict(metrics))

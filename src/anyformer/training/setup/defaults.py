@@ -38,16 +38,16 @@ def default_training(
     return replace_paths(made, dict(habit.settings), "training")
 
 
-def default_patience(habit: TrainingDefaults, rows: int, batch: int, *, has_length: bool) -> int | None:
+def default_patience(habit: TrainingDefaults, rows: int, batch_size: int, *, has_length: bool) -> int | None:
     """Passes without anything better after which a run stops: the habit's own, else a share of its passes unless
     somebody asked for a length."""
     if habit.patience is None and has_length:
         return None
     passes = habit.patience or max(MIN_PATIENCE, round(PATIENCE * habit.epochs))
     # A pass over few rows is a handful of steps, and says little.
-    return max(passes, -(-LEAST_STEPS * batch // max(1, rows)))
+    return max(passes, -(-LEAST_STEPS * batch_size // max(1, rows)))
 
 
-def default_steps(task: Task, sizes: Sizes, rows: int, batch: int, *, start: bool) -> int:
+def default_steps(task: Task, sizes: Sizes, rows: int, batch_size: int, *, start: bool) -> int:
     """Steps of a run that nobody limited, before its time is looked at."""
-    return max(LEAST_STEPS, task.habit(sizes, start=start).epochs * -(-rows // batch))
+    return max(LEAST_STEPS, task.habit(sizes, start=start).epochs * -(-rows // batch_size))

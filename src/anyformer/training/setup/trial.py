@@ -145,7 +145,7 @@ def time_evaluation(model: nn.Module, config: Config, data: Prepared) -> float:
     rows most is the way to the device, and a first call also pays for what is made once."""
     assert data.valid is not None
     size = max(32, config.training.micro_batch_size or 32)
-    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch_size=size)
     most = max(1, min(len(data.valid), size))
     count, is_first = min(FIRST_ROWS, most), True
     while True:
@@ -165,7 +165,7 @@ def time_writing(model: nn.Module, config: Config, data: Prepared, row: float, m
     if not find(config.task).decodes or side is None or not len(side):
         return 0.0
     size = max(32, config.training.micro_batch_size or 32)
-    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch_size=size)
     count = min(len(side), size, most)
     began = time.perf_counter()
     evaluator(model, side, most=count, decode=True)
