@@ -23,6 +23,7 @@ except ModuleNotFoundError as absent:
     sys.stderr.write(f"error: the command line needs {absent.name}; run: pip install 'anyformer[cli]'\n")
     raise SystemExit(2) from None
 
+from anyformer.amounts import count_to_a_tenth
 from anyformer.commands.chatting import chat
 from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
@@ -35,7 +36,7 @@ from anyformer.commands.serving import serve
 from anyformer.commands.settings import settings
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.usage import explain_usage
-from anyformer.commands.words import configure_messages, note, note_line, short, write
+from anyformer.commands.words import configure_messages, note, note_line, write
 from anyformer.errors import (
     DONE,
     INTERRUPTED,
@@ -144,9 +145,9 @@ def presets(
     if quiet and not as_json:
         write("\n".join(names))
         return
+    from anyformer.amounts import binary_bytes
     from anyformer.planning.memory import cache_bytes_per_token
     from anyformer.planning.parameters import count_parameters
-    from anyformer.planning.text import size
 
     found = []
     for name in names:
@@ -160,9 +161,9 @@ def presets(
         return
     width = max(map(len, names), default=0)
     for name, learning, active, cache in found:
-        more = f"  {short(active)} active" if active != learning else ""
-        more += f"  KV cache {size(cache)} a token" if cache is not None else ""
-        write(f"{name:<{width}}  {short(learning):>8}  {learning:>15,}{more}")
+        more = f"  {count_to_a_tenth(active)} active" if active != learning else ""
+        more += f"  KV cache {binary_bytes(cache)} a token" if cache is not None else ""
+        write(f"{name:<{width}}  {count_to_a_tenth(learning):>8}  {learning:>15,}{more}")
 
 
 # ---------------------------------------------------------------------------------------------------- errors

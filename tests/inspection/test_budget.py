@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from anyformer import Attention, UserError
-from anyformer.inspection.budget import bytes_of, check, price, price_call, size_text, tokens_of
+from anyformer.amounts import decimal_bytes
+from anyformer.inspection.budget import bytes_of, check, price, price_call, tokens_of
 from anyformer.inspection.capture import Capture, look
 from tests.inspection import models
 from tests.laws.nets import build, language, pair, tokens
@@ -75,9 +76,9 @@ def test_a_budget_refuses_with_a_table_and_ways_that_fit() -> None:
     with pytest.raises(UserError) as caught:
         check(cost, limit)
     error = caught.value
-    assert error.fix == "use layers=[2, 3]" and size_text(cost.kept) in error.what
+    assert error.fix == "use layers=[2, 3]" and decimal_bytes(cost.kept) in error.what
     details = "\n".join(error.details)
-    assert re.search(rf"together\s+{size_text(cost.kept)}", details) and re.search(
+    assert re.search(rf"together\s+{decimal_bytes(cost.kept)}", details) and re.search(
         r"map of all heads.* 65.5 KB", details
     )
     tokens = int(re.search(r"at most ([\d,]+) tokens", details)[1])
@@ -131,4 +132,4 @@ def test_every_kind_of_input_is_priced(kind: str) -> None:
 
 
 def test_sizes_read_as_people_say_them() -> None:
-    assert [size_text(n) for n in (0, 999, 1000, 2_500_000, 3e9)] == ["0 B", "999 B", "1 KB", "2.5 MB", "3 GB"]
+    assert [decimal_bytes(n) for n in (0, 999, 1000, 2_500_000, 3e9)] == ["0 B", "999 B", "1 KB", "2.5 MB", "3 GB"]

@@ -12,7 +12,7 @@ LAYERS = [
         "ground",
         [
             "version", "errors", "extras", "about", "other_names", "deprecated_names", "plain_text", "safe_files",
-            "parent_death", "own_parts", "faults", "spec", "slots", "terminal", "log",
+            "parent_death", "own_parts", "faults", "spec", "slots", "terminal", "log", "amounts",
         ],
     ),
     (

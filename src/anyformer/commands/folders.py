@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anyformer.amounts import count_to_a_tenth
 from anyformer.commands.options import Device, Dtype, Folder, Json, Quantise, Quiet
 from anyformer.commands.rates import Rates
-from anyformer.commands.words import configure_messages, note, short, write, write_piece
+from anyformer.commands.words import configure_messages, note, write, write_piece
 from anyformer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def convert(
         return
     for line in [] if quiet else notes:
         note(line)
-    write(f"{'would write' if dry_run else 'wrote'} {target} ({to}, {short(count)} parameters)")
+    write(f"{'would write' if dry_run else 'wrote'} {target} ({to}, {count_to_a_tenth(count)} parameters)")
 
 
 def apply_changes(

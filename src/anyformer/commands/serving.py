@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anyformer.amounts import count_to_a_tenth, mebibytes
 from anyformer.commands.folders import torch_dtype
 from anyformer.commands.options import Device, Dtype, Folder, Quantise, Quiet
-from anyformer.commands.words import configure_messages, note, short, write
+from anyformer.commands.words import configure_messages, note, write
 from anyformer.errors import UserError
 from anyformer.extras import require
 
@@ -147,14 +148,14 @@ def facts(standing: RunningServer) -> dict[str, Any]:
 
 def block(standing: RunningServer, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
+    from anyformer.amounts import binary_bytes
     from anyformer.planning.parameters import count_parameters
-    from anyformer.planning.text import size
 
     served, url = standing.served, standing.url
     count = count_parameters(served.predictor.model).total
     lines = [
         f"url      {url}/v1",
-        f"model    {served.name}, {short(count)} parameters, {standing.bytes / 2**20:,.0f} MiB",
+        f"model    {served.name}, {count_to_a_tenth(count)} parameters, {mebibytes(standing.bytes)}",
     ]
     lines.append(f"look     {url}/look" + (", any name and the key as password" if secret else ""))
     sent = "-H 'Authorization: Bearer KEY' " if secret else ""
@@ -165,7 +166,9 @@ def block(standing: RunningServer, secret: bool) -> str:
         if (each := (cache := cache_facts(standing))["kv_bytes_per_token"]) is not None:
             longest = cache["context_in_memory"]
             fits = "" if longest is None else f"; memory is there for {store.capacity} texts of {longest:,} tokens"
-            lines.append(f"cache    {size(each)} a token, {size(cache['kv_bytes'] or 0)} when all are full{fits}")
+            lines.append(
+                f"cache    {binary_bytes(each)} a token, {binary_bytes(cache['kv_bytes'] or 0)} when all are full{fits}"
+            )
         form = (
             "the folder's own template" if served.chat.name == "folder" else "plain turns: the folder has no template"
         )

@@ -62,18 +62,6 @@ def note_line(line: str) -> None:
     note(printable(line))
 
 
-def short(count: int) -> str:
-    """A count as people say it.
-
-    >>> short(124_439_808), short(950)
-    ('124.4 M', '950')
-    """
-    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return str(count)
-
-
 def configure_messages(quiet: bool = False) -> None:
     """Show the library's log on stderr; the library itself only logs, under the name `anyformer`."""
     logger = logging.getLogger("anyformer")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anyformer.amounts import megabytes
 from anyformer.data.columns.base import Decoded, FileColumn, empty
 from anyformer.data.columns.cells import texts
 from anyformer.data.columns.modality import Encoding
@@ -89,7 +90,7 @@ def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, n
         "fingerprint": fingerprint(arrays, preprocess, tokenizer),
     }  # fmt: skip
     seal(arrays, frame, preprocess, tokenizer, decoded.steps if decoded else None, facts, notes, settings)
-    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {megabytes(arrays.bytes)}")
     made = read_prepared(arrays)
     assert made is not None
     made.notes, made.settings = notes, settings

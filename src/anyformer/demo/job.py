@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from anyformer.amounts import steady_bytes
 from anyformer.commands.words import note_line
 from anyformer.demo import FOLDER, PRESET, PROMPTS, SETTINGS
 from anyformer.demo.boxes import boxes
@@ -20,7 +21,7 @@ from anyformer.demo.words import next_lines, train_line
 from anyformer.errors import UserError
 from anyformer.inference.devices import pick_device
 from anyformer.terminal import visible
-from anyformer.training.display.format import duration, size, whole
+from anyformer.training.display.format import duration, whole
 from anyformer.training.run.folder import RUN_FILE, check_new
 from anyformer.training.setup.request import Request
 from anyformer.training.train import Run, run_request
@@ -132,7 +133,7 @@ class Job:
         if learned.per_second and learned.step_seconds:
             cost += f", {whole(learned.per_second)} tokens/s, {whole(1000 * learned.step_seconds)} ms a step"
         if learned.memory:
-            cost += f", {size(learned.memory)} of memory at most"
+            cost += f", {steady_bytes(learned.memory)} of memory at most"
         rows = [
             ("bits per byte", f"{learned.bits:.2f} on the held-out files; {beside}"),
             ("cost", cost),

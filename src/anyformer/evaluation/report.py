@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from anyformer.amounts import UNITS, count_text
 from anyformer.errors import UserError
 from anyformer.evaluation import sections
 from anyformer.evaluation.answers import Answers
@@ -16,7 +17,6 @@ from anyformer.evaluation.figures import shade_rules
 from anyformer.evaluation.page import document, figures, preformat, section, table, words
 from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, object_of, read_evaluation, read_run
 from anyformer.evaluation.sentences import duration, metric_name
-from anyformer.evaluation.svg import number
 from anyformer.safe_files import AGAIN, replace_file, writing
 from anyformer.tasks.known_tasks import find, title_of
 
@@ -134,7 +134,7 @@ def top(files: RunFiles, folder: Path, task: str) -> str:
     title = f"{(title_of(task) or 'run').capitalize()}{f' from {from_what}' if from_what else ''}"
     facts = [model] if model else []
     if is_number(run.get("parameters")):
-        facts.append(f"{size(run['parameters'])} parameters")
+        facts.append(f"{count_text(run['parameters'], scale=UNITS)} parameters")
     if is_number(run.get("step")):
         facts.append(f"{run['step']:,} steps")
     if is_number(run.get("seconds")):
@@ -144,18 +144,6 @@ def top(files: RunFiles, folder: Path, task: str) -> str:
     line = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
     name = escape(str(run.get("id") or folder.name))
     return f'<p class="id">{name}</p><h1>{escape(title)}</h1><ul class="facts">{line}</ul>'
-
-
-def size(count: float) -> str:
-    """A number of parameters.
-
-    >>> size(124_400_000), size(812_345), size(950)
-    ('124 M', '812 k', '950')
-    """
-    for bound, mark in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= bound:
-            return f"{number(count / bound)} {mark}"
-    return f"{count:,.0f}"
 
 
 def repeat(files: RunFiles) -> str:

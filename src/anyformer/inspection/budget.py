@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.amounts import decimal_bytes
 from anyformer.core.block import BlockModule
 from anyformer.core.model import ModelModule
 from anyformer.core.stack import StackModule
@@ -48,20 +49,6 @@ def bytes_of(text: str | int | float) -> int:
     if size < 1:
         raise UserError(f"{text!r} leaves no room", where="budget", fix='use "256MB"')
     return size
-
-
-def size_text(size: float) -> str:
-    """Bytes as people compare them.
-
-    >>> size_text(256_000_000), size_text(1_234), size_text(7)
-    ('256 MB', '1.23 KB', '7 B')
-    """
-    for unit in ("TB", "GB", "MB", "KB"):
-        if size >= UNITS[unit]:
-            return (
-                f"{size / UNITS[unit]:.3g} {unit}" if size < 1000 * UNITS[unit] else f"{size / UNITS[unit]:,.0f} {unit}"
-            )
-    return f"{size:.0f} B"
 
 
 @dataclass(frozen=True)
@@ -101,7 +88,7 @@ class Price:
             (f"inputs of {len(self.layers)} mixers", self.sites), ("logits", self.logits), ("together", self.kept),
             ("a map of all heads, if asked for", self.map), ("overviews of all heads", self.overviews),
         ]  # fmt: skip
-        return [f"{name:<34}{size_text(size):>10}" for name, size in parts]
+        return [f"{name:<34}{decimal_bytes(size):>10}" for name, size in parts]
 
 
 def price(model: nn.Module, batch: int, tokens: int | Mapping[str, int], *, layers: Layers = "all") -> Price:
@@ -215,7 +202,7 @@ def check(cost: Price, budget: str | int | float) -> Price:
         return cost
     ways = smaller(cost, limit)
     raise NoRoom(
-        f"this look needs {size_text(cost.kept)}, the budget is {size_text(limit)}", where="budget",
+        f"this look needs {decimal_bytes(cost.kept)}, the budget is {decimal_bytes(limit)}", where="budget",
         fix=ways[0], details=[*cost.table(), *(f"or {way}" for way in ways[1:])],
     )  # fmt: skip
 
@@ -253,6 +240,7 @@ def check_map(heads: int, queries: int, keys: int, limit: int) -> None:
     rows = limit // (heads * keys * FLOAT)
     fix = f"ask for rows=slice(0, {rows})" if rows else "ask for a tile"
     raise NoRoom(
-        f"{heads} heads of {queries:,} x {keys:,} weights are {size_text(size)}, the budget is {size_text(limit)}",
+        f"{heads} heads of {queries:,} x {keys:,} weights are {decimal_bytes(size)}, "
+        f"the budget is {decimal_bytes(limit)}",
         where="budget", fix=f"{fix}, or use inspection.overview: overview, tile, strongest_keys",
     )  # fmt: skip

@@ -24,10 +24,11 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from anyformer.amounts import decimal_bytes
 from anyformer.errors import UserError
 from anyformer.inspection.answer import SELECTION, Query, ViewAnswer, finite
 from anyformer.inspection.axis import Token, TokenAxis
-from anyformer.inspection.budget import bytes_of, size_text
+from anyformer.inspection.budget import bytes_of
 from anyformer.inspection.capture_base import CaptureBase
 from anyformer.inspection.given import NetworkInputs
 from anyformer.inspection.prediction import PossibleAnswer
@@ -74,7 +75,7 @@ def save(capture: Capture, path: str | Path, *, maps: str | int = MAPS) -> Path:
     metadata = {"format": FORMAT, "manifest": as_text(manifest_for_file(capture, arrays)), "answers": as_text(listed)}
     size = sum(array.nbytes for array in arrays.values())
     if size > MOST_BYTES:
-        raise UserError(f"the file would have {size_text(size)}", where=place.name, fix="look at fewer tokens")
+        raise UserError(f"the file would have {decimal_bytes(size)}", where=place.name, fix="look at fewer tokens")
     with writing(place, size), replacing(place) as part:
         save_file(arrays, str(part), metadata)
     return place

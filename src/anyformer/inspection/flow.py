@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
+from anyformer.amounts import UNITS, count_text
 from anyformer.core.attend import attend
 from anyformer.core.block import BlockModule
 from anyformer.core.model import Seq2SeqModule
@@ -93,8 +94,8 @@ class Summary:
                 each = " each" if times > 1 else ""
                 shape = " x ".join(map(str, part.left))
                 rows.append((f"{indent}{ROLES[part.role]} ({part.name})", f"{part.parameters:,}{each}",
-                             f"{short(part.flops)}{each}", shape))  # fmt: skip
-        rows.append(("total", f"{self.parameters:,}", short(self.flops), ""))
+                             f"{count_text(part.flops, scale=UNITS)}{each}", shape))  # fmt: skip
+        rows.append(("total", f"{self.parameters:,}", count_text(self.flops, scale=UNITS), ""))
         sizes = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join((row[0].ljust(sizes[0]), row[1].rjust(sizes[1]), row[2].rjust(sizes[2]), row[3])).rstrip()
                  for row in rows]  # fmt: skip
@@ -116,19 +117,7 @@ def layer_name(run: list[list[Part]]) -> str:
 
 
 def totals(parts: list[Part]) -> tuple[str, str]:
-    return f"{sum(part.parameters for part in parts):,}", short(sum(part.flops for part in parts))
-
-
-def short(number: float) -> str:
-    """A count in three digits.
-
-    >>> short(1536), short(2.5e9), short(12)
-    ('1.54 k', '2.5 G', '12')
-    """
-    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:g}"
+    return f"{sum(part.parameters for part in parts):,}", count_text(sum(part.flops for part in parts), scale=UNITS)
 
 
 # ---------------------------------------------------------------- counting

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anyformer.amounts import count_text
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds import Tokens
@@ -23,7 +24,7 @@ from anyformer.log import Log
 from anyformer.planning import scaling
 from anyformer.planning.measure import measure_ceilings
 from anyformer.planning.model_plan import plan
-from anyformer.planning.text import WIDTH, amount
+from anyformer.planning.text import WIDTH
 from anyformer.presets import preset
 from anyformer.safe_files import read_json, replace_file
 from anyformer.training.train import Run, resume, train
@@ -174,8 +175,8 @@ def sweep_text(found: SweptLaw, flops: float | None = None) -> str:
     law, bars = found.fitted.law, found.fitted.intervals
     sizes, tokens = (sorted({getattr(run, name) for run in found.runs}) for name in ("parameters", "tokens"))
     losses = {(run.parameters, run.tokens): run.loss for run in found.runs}
-    lines = [row("loss", ["parameters", *(f"{amount(t)} tokens" for t in tokens)])]
-    lines += [row("", [amount(n), *(f"{losses[n, t]:.3f}" for t in tokens)]) for n in sizes]
+    lines = [row("loss", ["parameters", *(f"{count_text(t)} tokens" for t in tokens)])]
+    lines += [row("", [count_text(n), *(f"{losses[n, t]:.3f}" for t in tokens)]) for n in sizes]
     lines.append(named("law", f"loss = E + A / N^alpha + B / D^beta, log losses within {found.fitted.error:.1%}"))
     for name in ("E", "A", "B", "alpha", "beta"):
         low, high = bars[name]
@@ -184,8 +185,8 @@ def sweep_text(found: SweptLaw, flops: float | None = None) -> str:
     lines.append(named("best use", f"size grows as C^{law.beta / both:.2f}, tokens as C^{law.alpha / both:.2f} "
                        "(hoffmann: .45 and .55)"))  # fmt: skip
     largest = found.largest
-    lines.append(named("next", f"{found.better}: from {amount(largest.parameters)} parameters and "
-                       f"{amount(largest.tokens)} tokens on it lowers the loss more at the same price; "
+    lines.append(named("next", f"{found.better}: from {count_text(largest.parameters)} parameters and "
+                       f"{count_text(largest.tokens)} tokens on it lowers the loss more at the same price; "
                        f"{found.agreement:.0%} of resampled laws agree"))  # fmt: skip
     ten_times = 60 * largest.parameters * largest.tokens
     budgets = (("ten times", ten_times), ("budget", flops)) if law.has_optimum else ()
@@ -201,8 +202,9 @@ def sweep_text(found: SweptLaw, flops: float | None = None) -> str:
 
 def budget_line(found: SweptLaw, name: str, flops: float) -> str:
     best, (low, high) = found.fitted.optimum(flops)
-    return named(name, f"{flops:.1e} FLOPs: {amount(best.parameters)} parameters ({amount(low)} to {amount(high)}), "
-                 f"{amount(best.tokens)} tokens")  # fmt: skip
+    spread = f"{count_text(low)} to {count_text(high)}"
+    return named(name, f"{flops:.1e} FLOPs: {count_text(best.parameters)} parameters ({spread}), "
+                 f"{count_text(best.tokens)} tokens")  # fmt: skip
 
 
 def named(name: str, words: str) -> str:
@@ -215,6 +217,6 @@ def row(name: str, cells: Sequence[str]) -> str:
 
 def losses_plot(found: SweptLaw) -> Plot:
     sizes = sorted({run.parameters for run in found.runs})
-    lines = {f"{amount(size)} parameters": sorted((r.tokens, r.loss) for r in found.runs if r.parameters == size)
+    lines = {f"{count_text(size)} parameters": sorted((r.tokens, r.loss) for r in found.runs if r.parameters == size)
              for size in sizes}  # fmt: skip
     return Plot("loss of every run", "tokens", "nats a token", lines, log_across=True)

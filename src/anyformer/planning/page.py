@@ -6,11 +6,12 @@ import math
 from importlib.resources import files
 from pathlib import Path
 
+from anyformer.amounts import binary_bytes, count_text
 from anyformer.evaluation.page import Cell, document, picture, section, table, words
 from anyformer.evaluation.svg import figure, label, tag
 from anyformer.planning.model_plan import ModelPlan
 from anyformer.planning.scaling import LAWS, Optimum
-from anyformer.planning.text import SECTIONS, amount, duration, size
+from anyformer.planning.text import SECTIONS, duration
 from anyformer.safe_files import replace_file
 
 BOX = (720.0, 340.0)
@@ -66,17 +67,17 @@ def parameters_table(plan: ModelPlan) -> str:
 
 def flops_table(plan: ModelPlan) -> str:
     each = table(
-        ("a token", "FLOPs"), [(words(name), n(amount(number, "FLOP"))) for name, number in plan.flops.items()]
+        ("a token", "FLOPs"), [(words(name), n(count_text(number, "FLOP"))) for name, number in plan.flops.items()]
     )
     total = max(1, plan.costs.forward.flops)
-    rows = [(words(name), n(amount(number, "FLOP")), n(f"{number / total:.1%}"))
+    rows = [(words(name), n(count_text(number, "FLOP")), n(f"{number / total:.1%}"))
             for name, number in plan.costs.forward.by_part().items() if number]  # fmt: skip
     return each + table(("part, forward", "FLOPs of the batch", "share"), rows)
 
 
 def memory_table(plan: ModelPlan) -> str:
     memory = plan.memory
-    rows = [(words(name), n(size(number))) for name, number in (
+    rows = [(words(name), n(binary_bytes(number))) for name, number in (
         ("weights", memory.weights), ("gradients", memory.gradients), ("optimizer", memory.optimizer),
         ("activations", memory.activations), ("activations, recomputed", memory.recomputed), ("logits", memory.loss),
         ("peak", memory.peak), ("peak with recomputation", memory.peak_recomputed), ("device", plan.device.memory),
@@ -87,7 +88,7 @@ def memory_table(plan: ModelPlan) -> str:
 def cache_table(plan: ModelPlan) -> str:
     if plan.decode is None:
         return ""
-    rows = [(words(cache.kind), n(size(cache.bytes)), words(cache.note)) for cache in plan.caches]
+    rows = [(words(cache.kind), n(binary_bytes(cache.bytes)), words(cache.note)) for cache in plan.caches]
     alone, full = plan.compute_bound_batch, plan.compute_bound_batch_with_cache
     says = f"Products bind decoding from {alone:,} rows"
     says += f", with full caches from {full:,}." if full is not None else "; with full caches never."
@@ -103,9 +104,9 @@ def time_table(plan: ModelPlan) -> str:
     )]  # fmt: skip
     if plan.decode is not None:
         rows.append((words("decode step"), n(duration(plan.decode.total))))
-    rows.append((words("tokens a second, training"), n(amount(plan.tokens_per_second))))
+    rows.append((words("tokens a second, training"), n(count_text(plan.tokens_per_second))))
     if plan.decode_tokens_per_second is not None:
-        rows.append((words("tokens a second, decoding"), n(amount(plan.decode_tokens_per_second))))
+        rows.append((words("tokens a second, decoding"), n(count_text(plan.decode_tokens_per_second))))
     rows.append((words("MFU"), n(f"{plan.mfu:.0%}")))
     if plan.hours is not None:
         rows.append((words("whole run"), n(duration(plan.hours * 3600))))
@@ -115,7 +116,7 @@ def time_table(plan: ModelPlan) -> str:
 
 
 def split_table(plan: ModelPlan) -> str:
-    rows = [(words(split.kind), n(size(split.memory)), n(size(split.sent)), n(f"{split.rows:,}"),
+    rows = [(words(split.kind), n(binary_bytes(split.memory)), n(binary_bytes(split.sent)), n(f"{split.rows:,}"),
              n(f"{duration(split.seconds[0])} to {duration(split.seconds[1])}"), words(split.note))
             for split in plan.splits]  # fmt: skip
     heads = (f"{plan.processes} processes", "memory of each", "sent a step", "rows", "step", "")
@@ -123,7 +124,7 @@ def split_table(plan: ModelPlan) -> str:
 
 
 def budget_table(optima: list[Optimum]) -> str:
-    rows = [(words(one.law), n(amount(one.parameters)), n(amount(one.tokens)), n(f"{one.ratio:.1f}"),
+    rows = [(words(one.law), n(count_text(one.parameters)), n(count_text(one.tokens)), n(f"{one.ratio:.1f}"),
              n("–" if one.loss is None else f"{one.loss:.3f}"), words(LAWS[one.law].source))
             for one in optima]  # fmt: skip
     heads = ("law", "parameters", "tokens", "tokens a parameter", "loss", "source")
@@ -160,20 +161,20 @@ def roofline(plan: ModelPlan) -> str:
         tag("line", x1=LEFT, y1=height - BOTTOM, x2=width - RIGHT, y2=height - BOTTOM, class_="axis"),
         tag("line", x1=LEFT, y1=TOP, x2=LEFT, y2=height - BOTTOM, class_="axis"),
         tag("polyline", points=path, fill="none", stroke="currentColor", stroke_width=1.5),
-        label(across(ridge), up(device.products) - 8, amount(device.products, "FLOP/s"), anchor="middle"),
+        label(across(ridge), up(device.products) - 8, count_text(device.products, "FLOP/s"), anchor="middle"),
         label(width / 2, height - 12, "FLOPs a byte of products and attention", class_="name", anchor="middle"),
         label(16, height / 2, "FLOPs a second", class_="name", anchor="middle", turn=-90),
     ]
     for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1):
-        drawn.append(label(across(10.0**power), height - BOTTOM + 16, amount(10.0**power), anchor="middle"))
+        drawn.append(label(across(10.0**power), height - BOTTOM + 16, count_text(10.0**power), anchor="middle"))
     for power in range(math.ceil(math.log10(floor)), math.floor(math.log10(top)) + 1):
-        drawn.append(label(LEFT - 6, up(10.0**power) + 4, amount(10.0**power, "F"), anchor="end"))
+        drawn.append(label(LEFT - 6, up(10.0**power) + 4, count_text(10.0**power, "F"), anchor="end"))
     for name, x, y in points:
         drawn.append(tag("circle", cx=across(x), cy=up(y), r=4.5, fill="currentColor"))
         above = name == "prefill"  # which stands close to training
         drawn.append(label(across(x) - 8 if above else across(x) + 8, up(y) + (4 if above else 14), name,
                            anchor="end" if above else "start"))  # fmt: skip
-    said = "; ".join(f"{name} {x:.0f} FLOPs a byte, {amount(y, 'FLOP/s')}" for name, x, y in points)
+    said = "; ".join(f"{name} {x:.0f} FLOPs a byte, {count_text(y, 'FLOP/s')}" for name, x, y in points)
     return picture(figure(width, height, drawn, f"Roofline of {device.title}: {said}"),
                    words(f"The roof is what {device.title} reaches; left of its edge memory is the limit, right of it "
                          f"products are. {said}."))  # fmt: skip

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from anyformer.amounts import binary_bytes, count_text
 from anyformer.errors import UserError, did_you_mean
 from anyformer.planning.model_plan import ModelPlan
 from anyformer.planning.scaling import LAWS, Optimum
 
 WIDTH = 14  # of the names at the left
-
-
-def amount(value: float, unit: str = "") -> str:
-    """A number in three digits: counts in thousands, millions and billions, what has a unit as units do.
-
-    >>> amount(124439808), amount(2e9), amount(8.5e14, "FLOP"), amount(12)
-    ('124 M', '2 B', '850 TFLOP', '12')
-    """
-    names = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G" if unit else "B", 1e9), ("M", 1e6), ("k", 1e3))
-    for name, step in names:
-        if value >= step:
-            return f"{value / step:.3g} {name}{unit}"
-    return f"{value:.3g} {unit}".rstrip()
-
-
-def size(value: float) -> str:
-    """Bytes for people.
-
-    >>> size(38654705664), size(1536)
-    ('36 GiB', '1.5 KiB')
-    """
-    for name, unit in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= unit:
-            return f"{value / unit:.3g} {name}" if value / unit < 1000 else f"{value / unit:,.0f} {name}"
-    return f"{value:.0f} B"
 
 
 def duration(seconds: float) -> str:
@@ -63,7 +39,7 @@ def plan_text(plan: ModelPlan) -> str:
 
 def parameters_text(plan: ModelPlan) -> list[str]:
     count = plan.parameters
-    shares = [f"{name} {amount(number)} ({number / max(1, count.total):.0%})"
+    shares = [f"{name} {count_text(number)} ({number / max(1, count.total):.0%})"
               for name, number in count.by_part.items() if number]  # fmt: skip
     found = [line("parameters", f"{count.total:,}: {', '.join(shares)}")]
     if count.active != count.total:
@@ -74,13 +50,13 @@ def parameters_text(plan: ModelPlan) -> list[str]:
 
 
 def flops_text(plan: ModelPlan) -> list[str]:
-    each = ", ".join(f"{name} {amount(number, 'FLOP')}" for name, number in plan.flops.items())
+    each = ", ".join(f"{name} {count_text(number, 'FLOP')}" for name, number in plan.flops.items())
     found = [line("a token", each)]
     total = max(1, plan.costs.forward.flops)
     shares = [f"{name} {number / total:.0%}" for name, number in plan.costs.forward.by_part().items() if number]
     found.append(line("", f"forward: {', '.join(shares)}"))
     if plan.costs.forward.fourier:
-        found.append(line("", f"beside them {amount(plan.costs.forward.fourier, 'FLOP')} of Fourier transforms"))
+        found.append(line("", f"beside them {count_text(plan.costs.forward.fourier, 'FLOP')} of Fourier transforms"))
     return found
 
 
@@ -88,11 +64,11 @@ def memory_text(plan: ModelPlan) -> list[str]:
     memory = plan.memory
     verdict = "fits" if plan.fits else "does not fit"
     found = [
-        line("training", f"{size(memory.peak)} at the peak, {verdict} in {size(plan.device.memory)}; "
-             f"{size(memory.peak_recomputed)} with recomputation"),
-        line("", f"weights {size(memory.weights)}, gradients {size(memory.gradients)}, optimizer "
-             f"{size(memory.optimizer)}, activations {size(memory.activations)} (recomputed "
-             f"{size(memory.recomputed)})" + (f", logits {size(memory.loss)}" if memory.loss else "")),
+        line("training", f"{binary_bytes(memory.peak)} at the peak, {verdict} in {binary_bytes(plan.device.memory)}; "
+             f"{binary_bytes(memory.peak_recomputed)} with recomputation"),
+        line("", f"weights {binary_bytes(memory.weights)}, gradients {binary_bytes(memory.gradients)}, optimizer "
+             f"{binary_bytes(memory.optimizer)}, activations {binary_bytes(memory.activations)} (recomputed "
+             f"{binary_bytes(memory.recomputed)})" + (f", logits {binary_bytes(memory.loss)}" if memory.loss else "")),
     ]  # fmt: skip
     return found
 
@@ -101,8 +77,10 @@ def cache_text(plan: ModelPlan) -> list[str]:
     if plan.decode is None:
         return []
     each = plan.costs.cache / plan.batch / plan.length
-    found = [line("KV cache", f"{size(each)} a token and row, {size(plan.caches[0].bytes)} for this batch")]
-    found += [line("", f"{cache.kind}: {size(cache.bytes)}, {cache.note}") for cache in plan.caches[1:]]
+    found = [
+        line("KV cache", f"{binary_bytes(each)} a token and row, {binary_bytes(plan.caches[0].bytes)} for this batch")
+    ]
+    found += [line("", f"{cache.kind}: {binary_bytes(cache.bytes)}, {cache.note}") for cache in plan.caches[1:]]
     alone, full = plan.compute_bound_batch, plan.compute_bound_batch_with_cache
     with_cache = f"with full caches from {full:,}" if full is not None else "with full caches never"
     found.append(line("decoding", f"bound by products from {alone:,} rows, {with_cache}"))
@@ -112,7 +90,8 @@ def cache_text(plan: ModelPlan) -> list[str]:
 def time_text(plan: ModelPlan) -> list[str]:
     step = plan.step
     found = [
-        line("step", f"{duration(step.total)}: {amount(plan.tokens_per_second)} tokens a second, MFU {plan.mfu:.0%}"),
+        line("step", f"{duration(step.total)}: {count_text(plan.tokens_per_second)} tokens a second, "
+             f"MFU {plan.mfu:.0%}"),
         line("", f"products {duration(step.products)}, attention {duration(step.attention)}, traffic "
              f"{duration(step.traffic)}, launches {duration(step.launches)}, update {duration(step.update)}"),
         line("prefill", f"{duration(plan.prefill.total)} for {plan.tokens:,} tokens"),
@@ -124,8 +103,8 @@ def time_text(plan: ModelPlan) -> list[str]:
         cost = "" if plan.cost is None else f", {plan.cost:,.2f} dollars at {plan.price} an hour"
         parts = f"{plan.parts} x " if plan.parts > 1 else ""
         steps = "" if plan.steps is None else f"{plan.steps:,} steps of {parts}{plan.tokens:,}: "
-        found.append(line("whole run", f"{steps}{amount(plan.train_tokens)} tokens, {plan.train_flops:.3g} FLOPs, in "
-                          f"{duration(plan.hours * 3600)}{cost}"))  # fmt: skip
+        found.append(line("whole run", f"{steps}{count_text(plan.train_tokens)} tokens, {plan.train_flops:.3g} FLOPs, "
+                          f"in {duration(plan.hours * 3600)}{cost}"))  # fmt: skip
     return found
 
 
@@ -133,8 +112,9 @@ def split_text(plan: ModelPlan) -> list[str]:
     found = []
     for split in plan.splits:
         low, high = split.seconds
-        found.append(line(split.kind, f"{plan.processes} processes: {size(split.memory)} each, {size(split.sent)} "
-                          f"sent a step, {split.rows} rows in {duration(low)} to {duration(high)}"))  # fmt: skip
+        found.append(line(split.kind, f"{plan.processes} processes: {binary_bytes(split.memory)} each, "
+                          f"{binary_bytes(split.sent)} sent a step, {split.rows} rows in {duration(low)} "
+                          f"to {duration(high)}"))  # fmt: skip
     return found
 
 
@@ -143,7 +123,7 @@ def budget_text(optima: list[Optimum]) -> str:
     lines = [line("budget", f"{optima[0].flops:.3g} FLOPs")]
     for one in optima:
         loss = "" if one.loss is None else f", loss {one.loss:.3f}"
-        lines.append(line(one.law, f"{amount(one.parameters)} parameters, {amount(one.tokens)} tokens "
+        lines.append(line(one.law, f"{count_text(one.parameters)} parameters, {count_text(one.tokens)} tokens "
                           f"({one.ratio:.1f} a parameter){loss}"))  # fmt: skip
         lines.append(line("", LAWS[one.law].source))
     return "\n".join(lines)

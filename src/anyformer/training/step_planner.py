@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from anyformer.amounts import gibibytes
 from anyformer.data.order import Order
 from anyformer.training.display.format import duration
 from anyformer.training.distributed.peers import Peers
@@ -75,9 +76,9 @@ def describe_length(training: Any, found: TrialTimes, order: Order) -> list[str]
     """How long it will take, and how much memory."""
     epochs = order.passes(0, training.steps)
     seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
-    limit = f" of {found.limit / 2**30:,.1f} GiB" if found.limit else ""
+    limit = f" of {gibibytes(found.limit, 1)}" if found.limit else ""
     return [
         f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
         f"{duration(seconds)}; {'compiled' if training.compile else 'not compiled'}",
-        f"memory   {found.memory / 2**30:,.2f} GiB{limit} in the first steps",
+        f"memory   {gibibytes(found.memory)}{limit} in the first steps",
     ]

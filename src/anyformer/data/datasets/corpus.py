@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anyformer.amounts import megabytes
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.documents import Document
 from anyformer.data.prepared import StartModelConstraints
@@ -158,7 +159,7 @@ def pack_parts(
     if arrays is not None and arrays.facts.get("fingerprint") == mark:
         tokenizer = own if own is not None else open_tokenizer(cache / "tokenizer")
         if tokenizer is not None and tokenizer.sha256 == arrays.facts.get("tokenizer"):
-            log(f"disk     packed before, {arrays.bytes / 1e6:,.1f} MB on disk")
+            log(f"disk     packed before, {megabytes(arrays.bytes)} on disk")
             return arrays, tokenizer
     if own is not None:
         tokenizer, kind = own, "given"
@@ -177,7 +178,7 @@ def pack_parts(
     tokens, of = (sum(count[name] for count in counts.values()) for name in ("tokens", "bytes"))
     each = ", ".join(f"{name} {count['tokens']:,}" for name, count in counts.items())
     log(f"tokens   {each}; {tokens / of:.3f} a byte")
-    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {megabytes(arrays.bytes)}")
     for name, count in counts.items():
         if count["unknown"]:
             log(f"note     {name}: {count['unknown']:,} tokens are unknown ({count['unknown'] / count['tokens']:.2%})")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.amounts import megabytes
 from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, put_pictures, usual_square
@@ -149,7 +150,7 @@ def assemble_detection(
     pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
     arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": flip,
                   "crop": settings.images.crop, "facts": facts, "notes": notes})  # fmt: skip
-    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {megabytes(arrays.bytes)}")
     return opened_detection(arrays)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.amounts import megabytes
 from anyformer.data.columns.convert import numbers
 from anyformer.data.columns.look import ID, Facts, look
 from anyformer.data.columns.number import Number
@@ -110,7 +111,7 @@ def assemble_series(gathered: Gathered, settings: Data, task: str, cache: Path, 
     preprocess.save(arrays.folder / FILE)
     arrays.close({"kind": KIND, "frame": save_frame(frame, arrays.folder), "spans": spans, "facts": made,
                   "notes": notes})  # fmt: skip
-    log(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    log(f"disk     {megabytes(arrays.bytes)}")
     return opened_series(arrays)
 
 

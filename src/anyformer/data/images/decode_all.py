@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anyformer.amounts import megabytes
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.idx import read_idx
 from anyformer.data.files.image_folders import read_pictures
@@ -260,7 +261,7 @@ def log_images(
     how = "padded" if padded and sides == [(shape.size[1], shape.size[0])] else "resized and cropped"  # type: ignore[index]
     kept = "" if sides == [(columns, rows)] else f"; {how} to {columns} x {rows}"
     colour = "gray" if shape.channels == 1 else "colour"
-    log(f"images: {len(heads):,}, {what}, {colour}{kept}; {size / 1e6:,.1f} MB on disk")
+    log(f"images: {len(heads):,}, {what}, {colour}{kept}; {megabytes(size)} on disk")
     if none:
         log(f"{none:,} rows have no image")
     if troubles:

@@ -11,9 +11,10 @@ from functools import cache
 from rich.console import Console
 from rich.text import Text
 
+from anyformer.amounts import steady_bytes
 from anyformer.terminal import CurveSeries
 from anyformer.training.display.curve import plot
-from anyformer.training.display.format import bare, duration, figure, percent, size, whole
+from anyformer.training.display.format import bare, duration, figure, percent, whole
 from anyformer.training.display.progress import Snapshot
 from anyformer.training.setup.memory import Memory
 
@@ -97,9 +98,9 @@ def memory_text(memory: Memory, short: bool = False) -> Text:
     """Memory used, its peak and the limit; what is not known is left out."""
     text = Text().append(("memory" if short else memory.kind) + " ", "dim")
     if memory.used is not None:
-        text.append(size(memory.used)).append(", ", "dim")
-    text.append("peak ", "dim").append(size(memory.peak or 0))
-    return text if memory.limit is None else text.append(f" of {size(memory.limit)}", "dim")
+        text.append(steady_bytes(memory.used)).append(", ", "dim")
+    text.append("peak ", "dim").append(steady_bytes(memory.peak or 0))
+    return text if memory.limit is None else text.append(f" of {steady_bytes(memory.limit)}", "dim")
 
 
 def evaluation_lines(now: Snapshot) -> list[Text]:

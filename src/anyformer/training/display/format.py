@@ -50,18 +50,6 @@ def duration(seconds: float) -> str:
     return f"{total // 86400} d {total % 86400 // 3600} h"
 
 
-def size(count: float) -> str:
-    """Bytes in the unit that leaves one to four digits.
-
-    >>> size(812 * 2**20), size(3.1 * 2**30), size(512)
-    ('812 MiB', '3.1 GiB', '512 B')
-    """
-    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= scale:
-            return f"{count / scale:.{0 if unit in ('MiB', 'KiB') or count >= 100 * scale else 1}f} {unit}"
-    return f"{count:.0f} B"
-
-
 def percent(share: float) -> str:
     """A share of one.
 

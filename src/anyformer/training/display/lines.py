@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from anyformer.amounts import steady_bytes
 from anyformer.errors import Stopped
-from anyformer.training.display.format import bare, duration, figure, percent, size, whole
+from anyformer.training.display.format import bare, duration, figure, percent, whole
 from anyformer.training.display.progress import Event, Progress, Snapshot
 from anyformer.training.display.stream import Safe
 
@@ -79,7 +80,7 @@ def status(now: Snapshot) -> str:
     if now.wait is not None:
         parts.append(f"data wait {percent(now.wait)}")
     if now.memory is not None and now.memory.peak is not None:
-        parts.append(f"peak {now.memory.kind} {size(now.memory.peak)}")
+        parts.append(f"peak {now.memory.kind} {steady_bytes(now.memory.peak)}")
     if now.left is not None:
         parts.append(f"{duration(now.left)} left")
     return GAP.join(parts)

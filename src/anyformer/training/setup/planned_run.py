@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from anyformer.amounts import binary_bytes, count_text
 from anyformer.objectives import Batch
 from anyformer.planning.devices import DeviceCeilings
 from anyformer.planning.inputs import blank_inputs
 from anyformer.planning.measure import measure_ceilings
 from anyformer.planning.model_plan import ModelPlan, plan
-from anyformer.planning.text import amount, duration, size
+from anyformer.planning.text import duration
 from anyformer.slots import Network
 from anyformer.training.loader import Steps
 from anyformer.training.setup.device_peaks import peak_flops
@@ -67,9 +68,11 @@ class PlannedRun:
             count += f" ({plan.parameters.learning:,} learn)"
         parts = f"{self.parts} x " if self.parts > 1 else ""
         return [
-            f"plan     {count}, {amount(plan.flops['training'], 'FLOP')} a token, {amount(self.flops, 'FLOP')} in all",
-            f"plan     {size(memory.peak)} to train: weights {size(memory.weights)}, gradients "
-            f"{size(memory.gradients)}, optimizer {size(memory.optimizer)}, activations {size(memory.activations)}",
+            f"plan     {count}, {count_text(plan.flops['training'], 'FLOP')} a token, "
+            f"{count_text(self.flops, 'FLOP')} in all",
+            f"plan     {binary_bytes(memory.peak)} to train: weights {binary_bytes(memory.weights)}, gradients "
+            f"{binary_bytes(memory.gradients)}, optimizer {binary_bytes(memory.optimizer)}, "
+            f"activations {binary_bytes(memory.activations)}",
             f"plan     {duration(self.step_seconds)} a step of {parts}{plan.tokens:,} tokens, "
             f"{duration(self.seconds)} for {self.steps:,} steps, by ceilings of {plan.device.title}",
         ]

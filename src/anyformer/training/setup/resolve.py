@@ -7,6 +7,7 @@ from bisect import bisect_left
 import torch
 from torch import nn
 
+from anyformer.amounts import millions
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
 from anyformer.data.prepared import Prepared, StartModelConstraints
@@ -90,7 +91,7 @@ def report_config(config: Config, device: torch.device, log: Log, *, start: str 
     training, network = config.training, config.model.build(device="meta")
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     how = config.preset if start is None else f"from {start}"
-    log(f"model    {how}: {count / 1e6:.2f} M parameters, {describe_network(config.model)}")
+    log(f"model    {how}: {millions(count)} parameters, {describe_network(config.model)}")
     grown = "".join(f" (from {rows} on)" for _, rows in batch_stages(training, steps=1000)[:1])
     log(
         f"training {optimizer_words(training)}, batch {training.batch_size}{grown}"

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from anyformer.amounts import millions
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.prepared import Prepared, StartModelConstraints
 from anyformer.errors import UserError
@@ -96,7 +97,7 @@ class Teacher:
     def describe(self) -> str:
         """The teacher in a few words."""
         count = sum(parameter.numel() for parameter in self.predictor.model.parameters())
-        return f"{count / 1e6:.2f} M parameters, which stay as they are"
+        return f"{millions(count)} parameters, which stay as they are"
 
 
 def words_scored(spec: Network) -> int | None:
