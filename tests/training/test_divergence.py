@@ -129,7 +129,7 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
 
     faults.arm(place.fault)
     with monkeypatch.context() as patch:
-        patch.setattr("anyformer.training.trainer.measure", lambda *words: measured())
+        patch.setattr("anyformer.training.opened_run.measure", lambda *words: measured())
         patch.setattr(TrainingEngine, "step", watched)
         with pytest.raises(Diverged) as error:
             session.run()
@@ -232,7 +232,7 @@ def test_out_of_memory_in_the_first_trial_is_said_too(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of("table", data, tmp_path / "run")
-    monkeypatch.setattr("anyformer.training.trainer.measure", lambda *words: torch.empty(2**50))
+    monkeypatch.setattr("anyformer.training.opened_run.measure", lambda *words: torch.empty(2**50))
     with pytest.raises(NoRoom, match="step 1: out of memory with batch 4; try --set training.micro_batch_size=2"):
         session.run()
     session.folder.unlock()

@@ -7,8 +7,8 @@ back if there is one, and steps follow until the last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ import torch
 from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
-from anyformer.data.order import Order, Stages
-from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, Stopped, UserError
 from anyformer.evaluation.metric_directions import direction
 from anyformer.inspection.routing import routed
@@ -31,17 +29,13 @@ from anyformer.training.checkpoint_saver import CheckpointSaver
 from anyformer.training.culprit import divergence, find_culprit
 from anyformer.training.display.display import display
 from anyformer.training.display.progress import Progress
-from anyformer.training.distributed.parallel import open_parallel
 from anyformer.training.distributed.peers import Peers
-from anyformer.training.distributed.world import ALONE
-from anyformer.training.duration import PLAN_FILE, RunClock
 from anyformer.training.layers import layer_rates
-from anyformer.training.loader import Steps, stream
+from anyformer.training.loader import stream
 from anyformer.training.lora import remove_adapters
 from anyformer.training.model_observer import ModelObserver
-from anyformer.training.out_of_memory import enough_memory, too_large
+from anyformer.training.opened_run import OpenedRun
 from anyformer.training.run.folder import (
-    CONFIG_FILE,
     ENVIRONMENT_FILE,
     METRICS_FILE,
     RunFolder,
@@ -49,60 +43,33 @@ from anyformer.training.run.folder import (
     other_machine,
 )
 from anyformer.training.run_ending import RunEnding
-from anyformer.training.settings import Training, batch_stages
-from anyformer.training.setup.budget import decide_length, measure
+from anyformer.training.settings import batch_stages
 from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.initial_weights import load_start_weights
 from anyformer.training.setup.memory import usage
 from anyformer.training.setup.trial import time_writing
 from anyformer.training.signals import Requests
-from anyformer.training.step import StepResult, TrainingEngine, put
+from anyformer.training.step import StepResult, TrainingEngine
 from anyformer.training.step_log import StepLog
-from anyformer.training.step_planner import StepPlanner, describe_length, first_plan
+from anyformer.training.step_planner import StepPlanner
 
 LATE = 10  # steps whose losses are read together on a GPU
 LAYERS_FILE = "layers.json"
 ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
 
-class Session:
+class Session(OpenedRun):
     """One process's work on a run. Of several, the first decides what depends on the clock, and alone writes."""
 
     def __init__(
         self, folder: RunFolder, device: torch.device, log: Log, *, progress: str = "auto",
         peers: Peers | None = None, started: float | None = None,
     ) -> None:  # fmt: skip
-        self.clock = RunClock(started)  # reading and preparing data counts too
-        self.folder, self.device, self.log, self.mode = folder, device, log, progress
-        self.peers = Peers(ALONE, device) if peers is None else peers
-        self.opened_with = folder.config_text()
-        self.config = folder.config()
-        self.task = folder.task()
-        opened = reopen(folder.cache)
-        if opened is None:
-            raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
-        self.data = opened
-        settings = self.config.training
-        torch.set_num_threads(settings.threads or torch.get_num_threads())
-        self.parallel = open_parallel(self.config, self.peers)
-        if not self.peers.world.is_alone:
-            log(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
-        self.model = self.parallel.build(self.config.model, settings)
-        self.batch_size = settings.batch_size or 1
-        self.order = self.order_rows()
-        parts = self.parallel.parts
-        micro = min(settings.micro_batch_size or self.batch_size, max(1, self.batch_size // parts))
-        self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
-        target = self.data.preprocess
-        self.standing = BestCheckpoint(settings.metric or choosing_metric(self.task, target))
-        self.done = 0
+        super().__init__(folder, device, log, peers=peers, started=started)
+        self.mode = progress
+        self.standing = BestCheckpoint(self.config.training.metric or choosing_metric(self.task, self.data.preprocess))
         self.ending = RunEnding(folder, self.peers, self.clock, lambda: self.done)
-
-    def order_rows(self, sizes: Stages = ()) -> Order:
-        """Which rows make which step; without `sizes` all steps have the full batch."""
-        whole = self.config.objective.min_batch_size > 1
-        return Order.of(self.data.train, self.batch_size, self.config.training.seed, whole_batches=whole, sizes=sizes)
 
     # ------------------------------------------------------------ before the first step
 
@@ -190,27 +157,6 @@ class Session:
         self.folder.cut_back(self.done)
         self.folder.event("resume", step=self.done)
         self.log(f"resume   from step {self.done:,} of {self.total:,}")
-
-    def measure_and_plan(self) -> None:
-        """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
-        kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        with faults.paused(), self.enough_memory(lambda: self.steps[0]):
-            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
-                            self.log, self.clock.elapsed())  # fmt: skip
-        put(self.model, kept)
-        asked = self.config.training
-        training, budget = decide_length(self.config, found, self.data, self.device, self.clock.elapsed())
-        training = Training.from_dict(self.peers.broadcast(training.to_dict))
-        self.config = self.config.replace(training=training)
-        self.folder.write(CONFIG_FILE, self.config.to_yaml())
-        self.folder.update(settled=True, total=training.steps)
-        self.folder.write_json(PLAN_FILE, first_plan(training, found, budget))
-        for line in describe_length(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
-            self.log(line)
-        if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
-            self.log("enough   more epochs than such data usually needs would only overfit: the rest of the time is "
-                     "not used; --epochs N for more")  # fmt: skip
-        faults.point("settled")
 
     # ------------------------------------------------------------ the loop
 
@@ -416,9 +362,3 @@ class Session:
         all_rows = torch.cat(step_result.rows).tolist()
         self.folder.write("crash.txt", f"step {step_result.step}: {tensor} is not finite\nrows {all_rows}\n")
         raise divergence(step_result, rows, tensor, self.data.train, self.folder.path, phases=len(self.engine.phases))
-
-    def enough_memory(self, micros: Callable[[], list[Any]]) -> AbstractContextManager[None]:
-        """Where memory runs out inside, what was tried is said, and three ways down."""
-        return enough_memory(lambda: too_large(
-            self.config.training, self.done + 1, len(micros()[0]), self.data.preprocess.length, self.folder.path
-        ))  # fmt: skip

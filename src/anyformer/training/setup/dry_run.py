@@ -11,11 +11,11 @@ from anyformer.inference.devices import pick_device
 from anyformer.log import Log
 from anyformer.planning.parameters import count_parameters
 from anyformer.safe_files import scratch_folder
+from anyformer.training.opened_run import OpenedRun
 from anyformer.training.run.folder import check_new
 from anyformer.training.setup.new_run import create
 from anyformer.training.setup.planned_run import PlannedRun, plan_run
 from anyformer.training.setup.request import Request
-from anyformer.training.trainer import Session
 
 
 def rehearse(request: Request, log: Log, *, timed: bool) -> dict[str, Any]:
@@ -30,10 +30,10 @@ def rehearse(request: Request, log: Log, *, timed: bool) -> dict[str, Any]:
             measured: dict[str, Any] = {}
             planned: PlannedRun | None = None
             if timed:
-                session = Session(run, place, log, progress="silent")
-                session.measure_and_plan()
+                opened = OpenedRun(run, place, log)
+                opened.measure_and_plan()
                 measured = run.read_json("plan.json")
-                planned = plan_session(session, log)
+                planned = plan_opened(opened, log)
             config = run.config()
             count = count_parameters(config.model.build(device="meta")).total
             data = {name: value for name, value in run.read_json("data.json").items() if name != "notes"}
@@ -44,12 +44,12 @@ def rehearse(request: Request, log: Log, *, timed: bool) -> dict[str, Any]:
         torch.set_num_threads(threads)
 
 
-def plan_session(session: Session, log: Log) -> PlannedRun | None:
+def plan_opened(opened: OpenedRun, log: Log) -> PlannedRun | None:
     """What the planner says of the run; None, and the reason, where a part is not one of ours and cannot be counted."""
-    training = session.config.training
+    training = opened.config.training
     try:
-        found = plan_run(session.config.model, session.steps, training.steps or 1, session.model,
-                         precision=training.precision, device=session.device)  # fmt: skip
+        found = plan_run(opened.config.model, opened.steps, training.steps or 1, opened.model,
+                         precision=training.precision, device=opened.device)  # fmt: skip
     except Exception as error:  # whatever somebody's own part may raise on a device that has shapes only
         log(f"plan     none: {' '.join(str(error).split())[:120] or type(error).__name__}")
         return None
