@@ -100,14 +100,14 @@ def test_what_was_measured_is_kept_and_a_stopped_run_goes_on(tmp_path: Path, mon
 def test_cases_run_in_parallel_and_those_that_measure_time_alone(tmp_path: Path) -> None:
     claim = replace(toy("twice", 4), measure=measure_in_process, measures_time=lambda case: case["seed"] == 1)
     told: list[str] = []
-    found = run_claim(claim, tmp_path, workers=2, progress=told.append)
+    found = run_claim(claim, tmp_path, workers=2, log=told.append)
     entries = {case["seed"]: result for case, result in found.measurements.entries}
     assert [entries[seed]["value"] for seed in range(4)] == [0, 2, 4, 6]  # in the order of the cases, however they came
     assert entries[1]["process"] == os.getpid() and [case["seed"] for case in MEASURED] == [1]
     others = {entries[seed]["process"] for seed in (0, 2, 3)}
     assert os.getpid() not in others and {entries[seed]["threads"] for seed in (0, 2, 3)} == {1}
     assert len(told) == 4 and told[-1].startswith("twice  4 of 4")
-    run_claim(claim, tmp_path, workers=2, progress=told.append)
+    run_claim(claim, tmp_path, workers=2, log=told.append)
     assert len(told) == 4  # all of it was kept
 
 

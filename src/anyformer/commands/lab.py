@@ -11,6 +11,7 @@ import typer
 
 from anyformer.commands.words import configure_messages, note, write
 from anyformer.errors import UserError
+from anyformer.log import silence
 
 lab = typer.Typer(
     rich_markup_mode=None,
@@ -68,7 +69,7 @@ def run_claims(
     chosen = list(all_claims().values()) if every else [find_claim(name) for name in names or ()]
     found = []
     for claim in chosen:
-        run = run_claim(claim, out, full=full, workers=workers, progress=lambda text: None if quiet else note(text))
+        run = run_claim(claim, out, full=full, workers=workers, log=silence if quiet else note)
         found.append(run.to_dict())
         for number, plot in enumerate(run.finding.plots, 1):
             path = out / f"{claim.name}-{number}.svg"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from anyformer.lab.claim import Case, Claim, Finding, Measurements
 from anyformer.lab.fingerprint import fingerprint
 from anyformer.lab.measure import measured
+from anyformer.log import Log, silence
 from anyformer.safe_files import replace_file
 
 
@@ -53,7 +54,7 @@ def run_claim(
     *,
     full: bool = False,
     workers: int = 1,
-    progress: Callable[[str], None] = lambda text: None,
+    log: Log = silence,
 ) -> ClaimRun:
     """Measure every case that has no result yet, on so many cores, keep the results in `folder`, and judge them."""
     path, version = results_file(claim, folder, full=full), fingerprint(claim)
@@ -64,7 +65,7 @@ def run_claim(
     for case, result, seconds, processor in measured(claim, missing, workers):
         kept[case_key(case)] = {"case": dict(case), "result": result, "seconds": seconds, "processor": processor}
         write_results(path, version, kept)
-        progress(f"{claim.name}  {len(kept)} of {len(cases)}  {describe(case)}")
+        log(f"{claim.name}  {len(kept)} of {len(cases)}  {describe(case)}")
     return judge_kept(claim, kept, full=full, measured_by=torch.__version__)
 
 
