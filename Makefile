@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup chromium demo-setup demo test quick lint format bench bench-gpu scoreboard recipes prove-resume prove-serve prove-attack prove-distributed test-gpu weights clean
+.PHONY: help setup chromium demo-setup demo test quick lint format bench bench-gpu scoreboard recipes prove-resume prove-serve prove-attack prove-distributed prove-plan test-gpu weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -120,6 +120,9 @@ prove-attack: $(DEV) ## damage files, folders, runs, disks and requests, and wri
 
 prove-distributed: $(DEV) ## train in several processes in every way, stop, kill and resume them (some minutes)
 	$(BIN)/python tests/training/prove_distributed.py $(ARGS)
+
+prove-plan: $(DEV) ## plan training and decode steps for this CPU, time them, and fail where fewer than ten are near (minutes)
+	$(BIN)/python -m benchmarks.plan_accuracy --prove $(ARGS)
 
 # On a machine with a GPU: with .venv, or with the Python that has torch there (TEST_PYTHON=python3).
 TEST_PYTHON ?= $(BIN)/python

@@ -1,4 +1,4 @@
-"""Writes what docs/how-to/plan.md shows: a plan, its roofline and the table of plans and measurements.
+"""Writes what docs/how-to/plan.md shows: a plan, its roofline and the tables of plans and measurements.
 
 python -m docs.plan_page
 """
@@ -11,12 +11,13 @@ from pathlib import Path
 from anyformer.planning.model_plan import ModelPlan, plan
 from anyformer.planning.page import roofline
 from anyformer.planning.text import plan_text
-from benchmarks.plan_accuracy import compare_h200, markdown
+from benchmarks.plan_accuracy import compare_h200, cpu_markdown, markdown
 
 HERE = Path(__file__).parent
 PAGE, PICTURE = HERE / "how-to" / "plan.md", HERE / "images" / "plan" / "roofline-gpt2.svg"
 SHOWN = re.compile(r"(\$ anyformer plan gpt2 --batch 32 --length 1024\n).*?(?=```)", re.DOTALL)
 TABLE = re.compile(r"(<!-- accuracy -->\n\n).*?(?=\n\n<!-- /accuracy -->)", re.DOTALL)
+ON_CPU = re.compile(r"(<!-- accuracy on a cpu -->\n\n).*?(?=\n\n<!-- /accuracy on a cpu -->)", re.DOTALL)
 STYLE = "<style>text{font:12px system-ui,sans-serif;fill:#333}.axis{stroke:#888}</style>"
 
 
@@ -26,9 +27,10 @@ def shown_plan() -> ModelPlan:
 
 
 def render(page: str) -> str:
-    """The page with today's plan and table."""
+    """The page with today's plan and tables."""
     page = SHOWN.sub(lambda found: found[1] + plan_text(shown_plan()) + "\n", page)
-    return TABLE.sub(lambda found: found[1] + markdown(compare_h200()), page)
+    page = TABLE.sub(lambda found: found[1] + markdown(compare_h200()), page)
+    return ON_CPU.sub(lambda found: found[1] + cpu_markdown(), page)
 
 
 def drawn() -> str:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from anyformer import preset
 from anyformer.commands.planning import plan
-from benchmarks.plan_accuracy import compare_h200
+from benchmarks.plan_accuracy import PROVEN, compare_h200, kept_cpu_runs
 from docs.plan_page import PICTURE, drawn, render
 from tests.docs.test_how_to import blocks
 
@@ -59,3 +59,15 @@ def test_fitted_rows_are_within_a_fifth_and_the_page_names_those_that_are_not() 
         "BERT-base masked LM, 64 x 512", "shakespeare_char, 64 x 256", "FT-Transformer, 256 rows of 8 numbers",
         "decode step of gpt2 124M, rows: 1", "decode step of gpt2 124M, rows: 32", "decode step of llama 1.1B, rows: 1",
     }  # fmt: skip
+
+
+def test_plans_for_a_cpu_are_near_in_ten_runs_and_the_page_shows_the_others() -> None:
+    """After `python -m benchmarks.plan_accuracy --csv` into the file that it names: python -m docs.plan_page"""
+    rows = kept_cpu_runs()
+    missed = {row.what for row in rows if not 0.7 <= row.ratio <= 1.3}
+    assert {row.what for row in rows if not row.near} == missed and len(rows) - len(missed) >= PROVEN
+    assert {row.kind for row in rows if row.near} == {"training", "decoding"}
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"| {' | '.join(row.cells())} |" in page for row in rows)
+    said = page.partition("Not within 30 %")[2].partition(".")[0]
+    assert missed and all(f"`{what}`" in said for what in missed) and said.count("`") == 2 * len(missed)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer import LM, Network, preset
+from anyformer.core import attend
 from anyformer.objectives import Batch
 from anyformer.objectives.words import word_loss
 from anyformer.planning.inputs import blank_inputs
@@ -27,14 +28,17 @@ TINY = sorted({preset(n): n for n in sorted(PRESETS, key=len, reverse=True) if n
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Attention and recurrences as products that torch's counter knows; it has no formula for a CPU's fused ones."""
-    before = torch._C._get_mkldnn_enabled()
+    """Attention and recurrences as products that torch's counter knows; it has no formula for a CPU's fused ones, and
+    for our one operation on `meta` it would use ours."""
+    before, shapes = torch._C._get_mkldnn_enabled(), attend.ENGINES["shapes"]
     torch._C._set_mkldnn_enabled(False)
+    attend.ENGINES["shapes"] = attend.sdpa
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+        attend.ENGINES["shapes"] = shapes
 
 
 def counted(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, int]:

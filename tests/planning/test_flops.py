@@ -1,4 +1,4 @@
-"""FLOPs by shapes against torch's counter on real networks, for every tiny preset and every mixer."""
+"""FLOPs by shapes against torch's counter: every tiny preset and mixer for real, every full preset on `meta`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ NEAR = 0.01
 # Of experts, the few rows of a decode step are filled up to 16 each on a real machine.
 WRITERS = [name for name in TINY if decodes(preset(name)) and not name.startswith(("mixtral", "switch"))]
 EXPERTS = ("mixtral", "switch-small")
-OFF = ("sagan-64", "sagan-128")  # planned 1 to 3 % above what the counter says
-LARGE = [name for name in preset_names() if not name.endswith("-tiny") and name not in (*EXPERTS, *OFF)]
-FULL = LARGE[::3]
+FULL = [name for name in preset_names() if not name.endswith("-tiny") and name not in EXPERTS]
 
 
 def gap(ours: float, theirs: float) -> float:
@@ -84,16 +82,14 @@ def test_flops_of_a_decode_step_are_those_that_torch_counts(name: str) -> None:
 
 @pytest.mark.parametrize("name", FULL)
 def test_flops_of_full_presets_are_those_that_torch_counts(name: str) -> None:
-    """By torch's counter on tensors without content; a third of the presets, which differ in family.
-
-    Its backward pass of a first convolution counts gradients at pixels that nobody asks for: up to a twentieth more.
-    """
+    """By torch's counter on tensors without content."""
     spec = preset(name)
     given = blank_inputs(spec, 2, 12)
     forward, backward = counted(spec.build(device="meta").train(), given.args, given.named)
     found = count_costs(spec, 2, 12, torch.float32)
     assert gap(found.training.flops, forward) < NEAR
-    assert gap(found.step.flops, forward + backward) < 0.06
+    assert gap(found.step.flops, forward + backward) < NEAR
+    assert gap(found.training.flops, backward) > NEAR  # control
 
 
 @pytest.mark.parametrize("name", EXPERTS[:1])  # an encoder-decoder has no one number of tokens

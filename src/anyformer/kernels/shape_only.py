@@ -83,13 +83,15 @@ attention_shape.register_autograd(backward, setup_context=keep_inputs)
 
 @register_flop_formula([torch.ops.anyformer.attention_shape])
 def count_forward(q: Shape, k: Shape, v: Shape, pairs: int, *rest: Any, out_shape: Any = None, **named: Any) -> int:
-    """Products of all pairs, as torch's counter counts its own attention."""
-    return 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
+    """Queries with keys and weights with values, all pairs. Kernels want one channel count, as `attend.sdpa` gives
+    them: the smaller is filled up with zeros."""
+    return 4 * q[0] * q[1] * q[2] * k[2] * max(q[3], v[3])
 
 
 @register_flop_formula([torch.ops.anyformer.attention_shape_backward])
 def count_backward(
     grad: Shape, q: Shape, k: Shape, v: Shape, pairs: int, *rest: Any, out_shape: Any = None, **named: Any
 ) -> int:
-    """The scores once more, then gradients at values, weights, queries and keys."""
-    return 2 * q[0] * q[1] * q[2] * k[2] * (3 * q[3] + 2 * v[3])
+    """Gradients at values, weights, queries and keys: what a model costs, whatever multiplies. That a fused kernel
+    computes the scores once more is part of the rate that it reaches."""
+    return 2 * count_forward(q, k, v, pairs)

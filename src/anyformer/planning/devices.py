@@ -12,6 +12,27 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
+class PairPace:
+    """What fused attention of a CPU takes: seconds of each pair of a query and a key, of each head, and of a FLOP."""
+
+    pair: float  # whatever the channels: most of it the exponential
+    flop: float
+
+
+Rates = tuple[tuple[float, float], ...]  # a size and the rate there, ascending
+
+
+def rate_at(rates: Rates, size: float) -> float:
+    """The rate at a size between two measured ones, or at the nearest.
+
+    >>> rate_at(((10.0, 1.0), (1000.0, 3.0)), 100.0), rate_at(((10.0, 1.0), (1000.0, 3.0)), 1e6)
+    (2.0, 3.0)
+    """
+    sizes, found = zip(*rates, strict=True)
+    return float(np.interp(np.log(max(size, 1.0)), np.log(sizes), found))
+
+
+@dataclass(frozen=True)
 class HostPace:
     """Seconds that Python and torch's dispatcher take in one kind of pass, whatever the size of the tensors."""
 
@@ -24,17 +45,18 @@ class HostTimes:
     """What a CPU takes beside the work itself. A GPU has none: it works while the host prepares what comes next."""
 
     use: HostPace  # a pass that keeps nothing for gradients
+    decode: HostPace  # one step of `generate`, with what it does beside the pass
     training: HostPace
     backward: HostPace  # calls are those of the forward pass: each has its way back
     tensor: float  # seconds of each tensor that an optimizer updates
     function: float  # of each number that goes through exp, tanh or a norm, beside reading it
     drawn: float  # of each attention weight with dropout, which keeps a CPU's fused attention from being used
-    reading: tuple[tuple[float, float], ...]  # bytes of all weights of a pass, and bytes a second that products read
-
-    def reading_rate(self, weights: float) -> float:
-        """Bytes a second at which products read so many bytes of weights: fewer bytes lie nearer in the caches."""
-        sizes, rates = zip(*self.reading, strict=True)
-        return float(np.interp(np.log(max(weights, 1.0)), np.log(sizes), rates))
+    reading: Rates  # bytes of all weights of a pass, and bytes a second that products read
+    large: Rates  # FLOPs of a product of many rows, and FLOPs a second
+    small: Rates  # the same of few rows and of experts, where another library may multiply
+    attends: PairPace  # whole texts, forward
+    attends_back: PairPace
+    attends_one: PairPace  # one query beside many keys, as in decoding
 
 
 @dataclass(frozen=True)
@@ -58,7 +80,6 @@ class DeviceCeilings:
     source: str
     price_source: str = ""
     host: HostTimes | None = None
-    small_products: float | None = None  # FLOPs a second of few rows and of attention, where another library does them
 
     @property
     def balance(self) -> float:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anyformer.kernels.onednn import is_faster, linear
+from anyformer.generation import Generation, generate
+from anyformer.kernels.onednn import linear
 from anyformer.planning.costs import count_once
-from anyformer.planning.devices import DEVICES, DeviceCeilings, HostPace, HostTimes
+from anyformer.planning.devices import DEVICES, DeviceCeilings, HostPace, HostTimes, PairPace
 from anyformer.planning.inputs import blank_inputs
 from anyformer.planning.timing import time_of
 from anyformer.planning.trace import PassCost, answers_of
@@ -26,7 +29,12 @@ SIDE = {"cpu": 768, "cuda": 8192}  # of the square product
 STREAM = {"cpu": 2**24, "cuda": 2**30}  # bytes of the copy: on a CPU about what the activations of a small step are
 NUMBERS = 2**16  # that functions are timed on: they stay in a cache
 WIDTH, READ = 512, (2**21, 2**23, 2**24, 2**25, 2**26, 2**27)  # of square weights, and bytes of all of them
+SIDES = (32, 64, 128, 256, 512)  # of the weights of products, small to large
+MANY = 256  # rows of those products
+WORK = 2**27  # FLOPs of all that are timed together
+HEADS = ((8, 8, 128, 16), (4, 4, 128, 64))  # rows, heads, tokens and channels that attention is timed on
 LENGTH = 8  # tokens that the small networks read: next to no work
+WRITTEN = (1, 7)  # tokens that they write
 
 
 def measure_ceilings(
@@ -38,14 +46,13 @@ def measure_ceilings(
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     side = SIDE[place.type]
     a = torch.randn(side, side, device=place, dtype=dtype)
-    products, small = (2 * side**3 / fastest(by, place, clock) for by in (lambda: linear(a, a), lambda: a @ a))
+    products = 2 * side**3 / fastest(lambda: linear(a, a), place, clock)
     x = torch.zeros(STREAM[place.type] // 4, device=place)
     y = torch.empty_like(x)
     bandwidth = 2 * x.nbytes / fastest(lambda: y.copy_(x), place, clock)
     source = f"measured now: product of side {side}, copy of {x.nbytes >> 20} MiB"
     found = replace(base, name="measured", products=products, bandwidth=bandwidth, peak=products, price=None,
-                    price_source="give --price", source=source,
-                    small_products=small if place.type == "cpu" and is_faster() else None)  # fmt: skip
+                    price_source="give --price", source=source)  # fmt: skip
     if place.type == "cuda":  # steps are recorded there: how long Python takes does not count
         memory, title = torch.cuda.get_device_properties(place).total_memory, torch.cuda.get_device_name(place)
         return replace(found, title=title, memory=memory)
@@ -77,10 +84,17 @@ def measure_host(device: DeviceCeilings, clock: Callable[[], float]) -> HostTime
     function = max(0.0, fastest(functions, place, clock) / 4 - read) / NUMBERS
     drawn = fastest(lambda: F.dropout(numbers.softmax(-1), 0.1), place, clock) / NUMBERS
     reading = tuple((float(size), reading_rate(size, clock)) for size in READ)
+    many, few = (tuple(product_rate(side, by, clock) for side in SIDES) for by in (linear, F.linear))
+    paces = attention_paces(clock)
+    device = replace(device, host=HostTimes(
+        *(HostPace(0.0, 0.0),) * 4, 0.0, function, drawn, reading, many, few, *paces,
+    ))  # fmt: skip
     rows = [small_network(spec, device, clock) for spec in small_networks()]
+    steps = [small_decoding(spec, device, clock) for spec in small_networks()[:2]]  # the third does not write
     uses, trainings, backwards, tensors = zip(*rows, strict=True)
     tensor = sum(tensors) / len(rows)
-    return HostTimes(pace(uses), pace(trainings), pace(backwards), tensor, function, drawn, reading)
+    return replace(device.host, use=pace(uses), decode=pace(steps), training=pace(trainings), backward=pace(backwards),
+                   tensor=tensor)  # fmt: skip
 
 
 def reading_rate(size: int, clock: Callable[[], float]) -> float:
@@ -93,6 +107,41 @@ def reading_rate(size: int, clock: Callable[[], float]) -> float:
             F.linear(x, weight)
 
     return weights.nbytes / fastest(products, torch.device("cpu"), clock)
+
+
+def product_rate(
+    side: int, by: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], clock: Callable[[], float]
+) -> tuple[float, float]:  # fmt: skip
+    """FLOPs of a product with square weights and FLOPs a second, from a few one after the other."""
+    x, weight = torch.randn(MANY, side), torch.randn(side, side)
+    flops = 2 * MANY * side**2
+    times = max(1, WORK // flops)
+
+    def products() -> None:
+        for _ in range(times):
+            by(x, weight)
+
+    return float(flops), times * flops / fastest(products, torch.device("cpu"), clock)
+
+
+def attention_paces(clock: Callable[[], float]) -> list[PairPace]:
+    """Fused attention forward, backward, and of one query: each from two shapes, of few channels and of many."""
+    place, seconds, sizes = torch.device("cpu"), [], []
+    for shape in HEADS:
+        q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+        out, newest = F.scaled_dot_product_attention(q, k, v), q[:, :, -1:].detach()
+        grad = torch.randn_like(out)
+        forward = partial(F.scaled_dot_product_attention, q, k, v)
+        one = partial(F.scaled_dot_product_attention, newest, k.detach(), v.detach())
+        back = partial(torch.autograd.grad, out, (q, k, v), grad, retain_graph=True)
+        seconds.append([fastest(work, place, clock) for work in (forward, back, one)])
+        pairs = math.prod(shape[:3]) * shape[2]
+        sizes.append([pairs, 4 * pairs * shape[3]])
+    found = []
+    for at, (pairs, flops) in enumerate(((1, 1), (1, 2), (1 / shape[2], 1 / shape[2]))):
+        pair, flop = np.linalg.solve(np.array(sizes) * [pairs, flops], np.array(seconds)[:, at]).tolist()
+        found.append(PairPace(max(pair, 0.0), max(flop, 0.0)))
+    return found
 
 
 def small_networks() -> list[Network]:
@@ -138,6 +187,18 @@ def small_network(
         for cost, seconds in zip((costs.forward, costs.training, costs.backward), best[:3], strict=True)
     )
     return use, training, backward, best[3] / sum(1 for _ in net.parameters())
+
+
+def small_decoding(spec: Network, device: DeviceCeilings, clock: Callable[[], float]) -> Timed:
+    """A step of `generate`, with all that it does beside the pass itself: what more tokens take more."""
+    net, prompt = spec.build(seed=0).eval(), torch.zeros(1, 1, dtype=torch.long)
+    few, many = (
+        min(fastest(partial(generate, net, prompt, settings=Generation(max_new_tokens=count, eos_token_id=None)),
+                    torch.device("cpu"), clock) for _ in range(2))
+        for count in WRITTEN
+    )  # fmt: skip
+    cost = count_once(spec, 1, LENGTH, torch.float32).decode
+    return cost, max(0.0, (many - few) / (WRITTEN[1] - WRITTEN[0]) - work_of(cost, device))
 
 
 def work_of(cost: PassCost, device: DeviceCeilings) -> float:

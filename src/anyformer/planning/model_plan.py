@@ -17,7 +17,7 @@ from anyformer.planning.memory import CachePlan, TrainingMemory, cache_plans, tr
 from anyformer.planning.no_compiler import without_compiler
 from anyformer.planning.parameters import ParameterCount, count_parameters
 from anyformer.planning.split import ProcessPlan, split_plans
-from anyformer.planning.timing import PassTime, time_step, time_use
+from anyformer.planning.timing import PassTime, time_decode, time_step, time_use
 from anyformer.presets import preset
 from anyformer.slots import Network
 
@@ -178,7 +178,7 @@ def plan(
         length=texts, tokens=tokens, dtype=kind, device=place, processes=processes, parameters=count, costs=costs,
         memory=memory, caches=cache_plans(network, costs, batch, texts, kind), step=step,
         prefill=time_use(costs.forward, place),
-        decode=time_use(costs.decode, place) if costs.decode.launches else None, splits=splits,
+        decode=time_decode(costs.decode, place) if costs.decode.launches else None, splits=splits,
         price=place.price if price is None else price, train_tokens=train_tokens,
     )  # fmt: skip
 

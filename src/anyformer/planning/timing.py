@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anyformer.kernels.onednn import FEWEST, SMALL
 from anyformer.planning.costs import ModelCosts
-from anyformer.planning.devices import DeviceCeilings, HostPace
+from anyformer.planning.devices import DeviceCeilings, HostPace, PairPace, rate_at
 from anyformer.planning.trace import OpCost, PassCost
 
 BYTES = 4  # of a weight, where it matters which library multiplies
@@ -35,29 +35,32 @@ class PassTime:
         )  # fmt: skip
 
 
-def time_of(cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None) -> PassTime:
-    """Seconds of a pass on a device; `pace` is that of its host, where the device has none of its own to hide it.
+def time_of(
+    cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None, pairs: PairPace | None = None
+) -> PassTime:  # fmt: skip
+    """Seconds of a pass on a device; `pace` is that of its host, where the device has none of its own to hide it, and
+    `pairs` that of a CPU's attention; of whole texts, forward, if not given.
 
     Bytes and products of one operation are added, where a roofline takes the larger of the two: a kernel overlaps them
     in part only, and the sum was the better guess on every shape that was measured.
     """
     products = attention = traffic = launches = 0.0
-    function, drawn = (0.0, 0.0) if device.host is None else (device.host.function, device.host.drawn)
-    read, small = device.bandwidth, device.small_products or device.products
-    if device.host is not None:
-        read = device.host.reading_rate(
-            sum(count * op.weights for op, count in cost.ops.items() if op.kind == "product")
-        )
+    host = device.host
+    function, drawn = (0.0, 0.0) if host is None else (host.function, host.drawn)
+    read = device.bandwidth
+    if host is not None:
+        read = rate_at(host.reading, sum(count * op.weights for op, count in cost.ops.items() if op.kind == "product"))
     for op, count in cost.ops.items():
         moved = (op.bytes - op.weights) / device.bandwidth + op.weights / read
         fused = op.kind in ("pointwise", "fourier")  # into others, but for a share
         launches += count * (device.traffic if fused else 1.0)
         if op.kind == "product":
-            rate = device.products if is_large(op) else small
-            products += count * (op.flops / rate + moved) / device.share
+            products += count * (op.flops / product_rate(op, device) + moved) / device.share
         elif op.kind == "attention":
-            attention += count * max(op.visible / (small * device.attention), moved)
-            attention += count * (op.numbers * function + op.drawn * drawn)
+            work = op.visible / (device.products * device.attention)
+            if host is not None:
+                work = pairs_time(op, pairs or host.attends)
+            attention += count * (max(work, moved) + op.numbers * function + op.drawn * drawn)
         else:  # a Fourier transform is bound by memory too
             traffic += count * (moved * device.traffic + op.numbers * function)
     waits = (launches + cost.unlisted) * device.launch
@@ -66,21 +69,41 @@ def time_of(cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None
     return PassTime(products, attention, traffic, waits)
 
 
+def product_rate(op: OpCost, device: DeviceCeilings) -> float:
+    """FLOPs a second of a product: on a CPU small ones are slower, and of few rows another library's."""
+    if device.host is None:
+        return device.products
+    each = op.flops / (op.experts or 1)
+    return rate_at(device.host.large if is_large(op) else device.host.small, each)
+
+
 def is_large(op: OpCost) -> bool:
-    """Whether a product has the rows and the size from which `kernels/onednn.py` takes it."""
-    return op.flops >= 2 * SMALL and op.flops >= FEWEST * 2 * op.weights / BYTES
+    """Whether a product has the rows and the size from which `kernels/onednn.py` takes it; experts it does not."""
+    return not op.experts and op.flops >= 2 * SMALL and op.flops >= FEWEST * 2 * op.weights / BYTES
+
+
+def pairs_time(op: OpCost, pace: PairPace) -> float:
+    """Seconds of attention on a CPU, which computes hidden pairs too."""
+    return op.pairs * pace.pair + op.computed * pace.flop
 
 
 def time_use(cost: PassCost, device: DeviceCeilings) -> PassTime:
-    """Seconds of a pass that nothing is learned from: of a prompt, or one decode step."""
+    """Seconds of a pass over whole texts that nothing is learned from."""
     return time_of(cost, device, None if device.host is None else device.host.use)
+
+
+def time_decode(cost: PassCost, device: DeviceCeilings) -> PassTime:
+    """Seconds of one decode step."""
+    if device.host is None:
+        return time_of(cost, device)
+    return time_of(cost, device, device.host.decode, device.host.attends_one)
 
 
 def time_step(costs: ModelCosts, parameters: int, tensors: int, device: DeviceCeilings) -> PassTime:
     """Seconds of one training step: forward, backward and AdamW over so many weights that learn, in so many tensors."""
     host = device.host
     forward = time_of(costs.training, device, None if host is None else host.training)
-    backward = time_of(costs.backward, device, None if host is None else host.backward)
+    backward = time_of(costs.backward, device, *(() if host is None else (host.backward, host.attends_back)))
     each = 0.0 if host is None else tensors * host.tensor
     update = PassTime(0.0, 0.0, 0.0, 0.0, parameters * device.update / device.bandwidth + each)
     return forward.plus(backward).plus(update)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.core.block import BlockModule
+from anyformer.kernels.shape_only import count_backward, count_forward
 
 PARTS = ("embedding", "attention", "mlp", "head", "other")
 
@@ -34,6 +35,19 @@ class OpCost(NamedTuple):
     numbers: int = 0  # that go through exp, tanh and the like, each of which takes a CPU longer than reading it
     drawn: int = 0  # attention weights that dropout decides about: no fused kernel of a CPU offers it
     weights: int = 0  # bytes of parameters among those that move
+    pairs: int = 0  # of attention, that the kernel of a CPU computes
+    computed: int = 0  # FLOPs of those
+    experts: int = 0  # whose products, each of a share of the rows, make this one
+
+
+class AttentionCost(NamedTuple):
+    """What attention has in an operation's cost, beside its FLOPs."""
+
+    visible: int
+    numbers: int = 0
+    drawn: int = 0
+    pairs: int = 0
+    computed: int = 0
 
 
 @dataclass
@@ -108,11 +122,6 @@ def of_convolution(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> 
     return 2 * (x if transposed else out).numel() * math.prod(weight.shape[1:])
 
 
-def of_attention(q: Tensor, k: Tensor, v: Tensor) -> int:
-    """Queries with keys, weights with values. Kernels want one channel count: the smaller is filled up with zeros."""
-    return 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * max(q.shape[3], v.shape[3])
-
-
 def of_fourier(n: int, numel: int) -> int:
     """`numel` complex numbers in transforms of length n."""
     return int(5 * numel * math.log2(max(2, n)))
@@ -154,6 +163,11 @@ FUNCTIONS = {  # of every number: exp, erf, tanh, a mean or a root
     ATEN.native_batch_norm, ATEN.bernoulli_, ATEN.native_dropout, ATEN.rand, ATEN.where, ATEN.masked_fill,
 }  # fmt: skip
 UNFUSED = 3  # functions of an attention weight with dropout of our own: softmax, a draw of 16 bits, the mask
+LEARNED = 6  # of one with a bias that has gradients, which torch adds and normalises in steps
+# What a softmax takes for each number behind the last full vector of a row, in functions, forward and back: those are
+# computed one by one (18,432 rows of 9 numbers: 124 ns a row, of 16 numbers 14).
+LANES, BESIDE, BESIDE_BACK = 16, 30, 10
+BLOCK = 512  # keys that torch's kernel for CPUs computes at once; it leaves out blocks that causal order hides whole
 # Steps of a host that runs one expert after the other: a slice, a filled-up slice, a product, a slice again; back, two
 # products with their slices.
 EXPERT, EXPERT_BACK = 6, 10
@@ -173,6 +187,7 @@ class PassCounter(TorchDispatchMode):
         self.fixed = {storage_of(p) for p in (*weights.parameters(), *weights.buffers())}
         self.dropout = 0.0  # of the attention weights, where the part at hand has it
         self.biased = False
+        self.learned = False  # whether that bias has gradients, which the fused kernel of a CPU does not give
         self.held: dict[int, Tensor] = {}  # storages that are kept, each with a tensor that keeps its number taken
 
     @classmethod
@@ -210,30 +225,44 @@ class PassCounter(TorchDispatchMode):
         elif packet in FORMULAS:
             flops, kind = FORMULAS[packet](args, out), "product"
         elif name == "attention_shape":
-            flops, kind = of_attention(*args[:3]), "attention"
-        elif name == "attention_shape_backward":  # gradients at queries, keys, values and weights
-            flops, kind = 2 * of_attention(*args[1:4]), "attention"
+            flops, kind = count_forward(*(x.shape for x in args[:3]), args[3]), "attention"
+        elif name == "attention_shape_backward":
+            flops, kind = count_backward(*(x.shape for x in args[:4]), args[4]), "attention"
         elif name == "grouped":  # the rows of all experts, whichever they chose
             flops, kind = product(out, args[0].shape[1]), "product"
         elif name == "grouped_backward":
             flops, kind = 2 * product(args[0], args[1].shape[1]), "product"
         else:
             flops, kind = 0, "pointwise"
-        seen, drawn = flops, 0
         numbers = max(x.numel() for x in (*given, *made)) if packet in FUNCTIONS else 0
+        looks, experts = AttentionCost(flops), 0
         if kind == "attention":
             q, k, pairs = (args[0], args[1], args[3]) if name == "attention_shape" else (args[1], args[2], args[4])
-            seen = flops * pairs // (q.shape[2] * k.shape[2])
-            if self.dropout and name == "attention_shape":
-                weights = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-                # core/attend.py: where nothing is hidden or added a CPU drops by a draw of our own, else by torch's.
-                numbers, drawn = (0, weights) if seen < flops or self.biased else (UNFUSED * weights, 0)
+            looks = self.attended(flops, q, k, pairs, forward=name == "attention_shape")
+            numbers = looks.numbers
         elif name.startswith("grouped"):
-            self.cost.beside += len(args[1]) * EXPERT if name == "grouped" else len(args[2]) * EXPERT_BACK
+            experts = len(args[1]) if name == "grouped" else len(args[2])
+            self.cost.beside += experts * (EXPERT if name == "grouped" else EXPERT_BACK)
         weights = sum(bytes_of(x) for x in given if storage_of(x) in self.fixed)
         if packet in GATHERS:
             weights, size = 0, sum(bytes_of(x) for x in (*given[1:], *made, *made))
-        self.cost.ops[OpCost(self.part, kind, flops, size, seen, numbers, drawn, weights)] += 1
+        sizes = (flops, size, looks.visible, numbers, looks.drawn, weights, looks.pairs, looks.computed, experts)
+        self.cost.ops[OpCost(self.part, kind, *sizes)] += 1
+
+    def attended(self, flops: int, q: Tensor, k: Tensor, pairs: int, *, forward: bool) -> AttentionCost:
+        """What attention takes, forward or backward, of which a query may see so many pairs in each head."""
+        lines, both = q.shape[0] * q.shape[1], q.shape[2] * k.shape[2]
+        weights, rest = lines * both, lines * q.shape[2] * (k.shape[2] % LANES)
+        met = lines * min(both, pairs + q.shape[2] * BLOCK // 2)
+        numbers = drawn = 0
+        # core/attend.py: where nothing is hidden or added a CPU drops by a draw of our own, else by torch's.
+        if self.learned:
+            numbers = LEARNED * weights + BESIDE * rest if forward else BESIDE_BACK * rest
+        elif self.dropout and (pairs < both or self.biased):
+            drawn = weights if forward else 0
+        elif self.dropout:
+            numbers = UNFUSED * weights + BESIDE * rest if forward else BESIDE_BACK * rest
+        return AttentionCost(flops * pairs // both, numbers, drawn, met, flops * met // weights)
 
     def keep(self, x: Tensor) -> Tensor:
         """Note what the backward pass keeps, each storage once; weights are there anyway."""
@@ -310,9 +339,9 @@ def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
     def called(module: nn.Module, args: Any) -> None:
         counter.cost.calls += 1
 
-    def attends(dropout: float, biased: bool) -> Any:
+    def attends(dropout: float, biased: bool, learned: bool) -> Any:
         def hook(module: nn.Module, args: Any) -> None:
-            counter.dropout, counter.biased = dropout, biased
+            counter.dropout, counter.biased, counter.learned = dropout, biased, learned
 
         return hook
 
@@ -329,10 +358,14 @@ def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
     for inner in net.modules():
         handles.append(inner.register_forward_pre_hook(called))
         if isinstance(inner, BlockModule):
-            for mixer, spec in ((inner.mixer, inner.spec.mixer), (inner.cross, inner.spec.cross)):
+            relative = inner.spec.relative
+            for mixer, spec, biased in (
+                (inner.mixer, inner.spec.mixer, relative.has_bias), (inner.cross, inner.spec.cross, False)
+            ):  # fmt: skip
                 if mixer is not None:
                     share = getattr(spec, "dropout", 0.0) if net.training else 0.0
-                    handles.append(mixer.register_forward_pre_hook(attends(share, inner.spec.relative.has_bias)))
+                    learned = biased and net.training and relative.wide_bias  # from a table, as T5's
+                    handles.append(mixer.register_forward_pre_hook(attends(share, biased, learned)))
     for part, module in parts_of(net):
         handles.append(module.register_forward_pre_hook(enter(part)))
         handles.append(module.register_forward_hook(leave))
