@@ -147,7 +147,7 @@ CLAIM = Claim(
     method=f"2 causal rotary layers of width 64 trained at {LENGTH} tokens; `longer` divides the positions; "
     f"perplexity at up to {TIMES[-1]} times the length, on texts with drifting topics and on texts with dependencies "
     "at exact distances; the network without interpolation is fine-tuned for as long, for comparison",
-    cost="6 min of one core",
+    cost="4 min of one core",
     cases=cases,
     measure=measure,
     judge=judge,
