@@ -73,7 +73,7 @@ def timed_step(spec: Network, batch: int, length: int) -> float:
     net = spec.build(seed=0).train()
     given = blank_inputs(spec, batch, length, device="cpu")
     optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    found, began = [], time.perf_counter()
+    found, began = list[float](), time.perf_counter()
     while len(found) < 4 or (time.perf_counter() - began < 4.0 and len(found) < 30):
         start = time.process_time()
         answers = [x for x in answers_of(net(*given.args, **given.named)) if x.requires_grad]

@@ -40,7 +40,7 @@ WRITTEN = (1, 7)  # tokens that they write
 def measure_ceilings(
     device: str | torch.device = "cpu", *, clock: Callable[[], float] = time.perf_counter
 ) -> DeviceCeilings:  # fmt: skip
-    """What this machine reaches now, beside whatever else runs on it; takes about a second."""
+    """What this machine reaches now, beside whatever else runs on it; takes about two seconds."""
     place = torch.device(device)
     base = DEVICES["h200" if place.type == "cuda" else "cpu"]
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
@@ -86,14 +86,15 @@ def measure_host(device: DeviceCeilings, clock: Callable[[], float]) -> HostTime
     reading = tuple((float(size), reading_rate(size, clock)) for size in READ)
     many, few = (tuple(product_rate(side, by, clock) for side in SIDES) for by in (linear, F.linear))
     paces = attention_paces(clock)
-    device = replace(device, host=HostTimes(
+    work = HostTimes(
         *(HostPace(0.0, 0.0),) * 4, 0.0, function, drawn, reading, many, few, *paces,
-    ))  # fmt: skip
+    )  # fmt: skip
+    device = replace(device, host=work)
     rows = [small_network(spec, device, clock) for spec in small_networks()]
     steps = [small_decoding(spec, device, clock) for spec in small_networks()[:2]]  # the third does not write
     uses, trainings, backwards, tensors = zip(*rows, strict=True)
     tensor = sum(tensors) / len(rows)
-    return replace(device.host, use=pace(uses), decode=pace(steps), training=pace(trainings), backward=pace(backwards),
+    return replace(work, use=pace(uses), decode=pace(steps), training=pace(trainings), backward=pace(backwards),
                    tensor=tensor)  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def product_rate(
 
 def attention_paces(clock: Callable[[], float]) -> list[PairPace]:
     """Fused attention forward, backward, and of one query: each from two shapes, of few channels and of many."""
-    place, seconds, sizes = torch.device("cpu"), [], []
+    place, seconds, sizes = torch.device("cpu"), list[list[float]](), list[list[int]]()
     for shape in HEADS:
         q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
         out, newest = F.scaled_dot_product_attention(q, k, v), q[:, :, -1:].detach()
@@ -138,8 +139,9 @@ def attention_paces(clock: Callable[[], float]) -> list[PairPace]:
         pairs = math.prod(shape[:3]) * shape[2]
         sizes.append([pairs, 4 * pairs * shape[3]])
     found = []
-    for at, (pairs, flops) in enumerate(((1, 1), (1, 2), (1 / shape[2], 1 / shape[2]))):
-        pair, flop = np.linalg.solve(np.array(sizes) * [pairs, flops], np.array(seconds)[:, at]).tolist()
+    newest_of = 1 / HEADS[0][2]  # one query of as many tokens: both shapes have the same number
+    for at, share in enumerate(([1.0, 1.0], [1.0, 2.0], [newest_of, newest_of])):
+        pair, flop = np.linalg.solve(np.array(sizes) * share, np.array(seconds)[:, at]).tolist()
         found.append(PairPace(max(pair, 0.0), max(flop, 0.0)))
     return found
 
