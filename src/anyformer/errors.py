@@ -49,6 +49,10 @@ def clipped(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+class UnfitNetwork(UserError):
+    """A preset, or a model to start from, that a task cannot train."""
+
+
 class Diverged(UserError):
     """Training met a value that is not finite; nothing was changed by it."""
 

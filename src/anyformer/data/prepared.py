@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.data.examples import Examples
+from anyformer.errors import UserError
 from anyformer.log import Log, silence
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class StartModelConstraints:
     """What a model to start from brings along; data must then fit it rather than the other way round."""
 
     tokenizer: Tokenizer | None = None
+    reads_words: bool = False  # whether it has a table of tokens, which mean nothing without its own tokenizer
     images: ImageSteps | None = None
     labels: list[str] | None = None
     length: int | None = None  # tokens it can place at most
@@ -32,6 +34,12 @@ class StartModelConstraints:
     network: Network | None = None  # the one to be trained, where it was named
     slow: bool = False  # whether it learns from nothing on a CPU, where large images would leave a few steps
     preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
+
+    def check_tokenizer(self, folder: str | None) -> None:
+        """Refuse to train a tokenizer for a table of words that another one belongs to; `folder` holds one."""
+        if self.reads_words and self.tokenizer is None and folder is None:
+            raise UserError("the folder has no tokenizer, and its table of tokens means nothing without it",
+                            where="--from", fix="add --set data.tokenizer.folder=FOLDER with its own")  # fmt: skip
 
     def start_for(self, tokenizer: Tokenizer) -> int:
         """What a text that is written begins with."""

@@ -91,6 +91,10 @@ class Task(TaskEvaluation):
         """The same for rows that were read already, of a task that recognises rows."""
         raise NotImplementedError
 
+    def remark_on(self, gathered: Gathered, settings: Data) -> str:
+        """A line on how several files were put together, where somebody may have expected something else; or ""."""
+        return ""
+
     def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
         """Files of new rows that are not read like tables; None where they are."""
         return None

@@ -24,14 +24,14 @@ from anyformer.embeds import Joint, Patches, Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
-from anyformer.heads import LM, ImageTextHead, PixelHead
+from anyformer.heads import LM, ImageTextHead, LMWithPair, PixelHead
 from anyformer.objectives import ImageText, Objective
 from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.objective import IGNORED
-from anyformer.slots import Network
+from anyformer.slots import Embed, Network
 from anyformer.tasks.evaluator import sort_back
 from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
-from anyformer.tasks.network import embedding, require_model, size_for, unfit
+from anyformer.tasks.network import embedding, keep_trained_embedding, parts_of, require_model, size_for, unfit
 from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -99,8 +99,7 @@ class ImageTextTask(RowTask):
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(spec, name, self, sizes)
-        if isinstance(made.embed, Tokens):  # images are read in patches, which can be hidden
-            made = made.replace(embed=Joint(parts=(made.embed, Patches(size=32, patch=4, cls=False))))
+        made = made.replace(embed=read_patches(made.embed))
         embed = embedding(made, name, sizes)
         patches = patches_of(embed)
         if patches is None or made.stack.causal:
@@ -110,11 +109,14 @@ class ImageTextTask(RowTask):
             parts=tuple(patches.replace(masked=True) if part == patches else part for part in embed.parts)
         )
         values = patches.channels * patches.cell[0] * patches.cell[1]
-        words = made.head if isinstance(made.head, LM) else LM(tied=True, bias=True)
+        own = made.head.words if isinstance(made.head, LMWithPair | ImageTextHead) else made.head
+        words = own if isinstance(own, LM) else LM(tied=True, bias=True)
         return made.replace(embed=fitted, head=ImageTextHead(patches=PixelHead(values=values), words=words))
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        return self.fit_network(spec, name, sizes)
+        made = require_model(self.fit_network(spec, name, sizes), name, self, sizes)
+        trained = require_model(spec, name, self, sizes).embed
+        return made.replace(embed=keep_trained_embedding(made.embed, trained))
 
     def fit_objective(self, objective: Objective, spec: Network) -> Objective:
         assert isinstance(objective, ImageText) and isinstance(spec, Model)
@@ -212,6 +214,16 @@ class ImageTextTask(RowTask):
     def predictions(self, answers: Answers) -> list[Any]:
         """The probability that an image and its text belong together."""
         return [round(float(share), 6) for share in answers.predicted]
+
+
+def read_patches(embed: Embed) -> Embed:
+    """Words beside an image in patches, which can be hidden, instead of the regions that VisualBERT reads."""
+    parts = parts_of(embed)
+    words = next((part for part in parts if isinstance(part, Tokens)), None)
+    if words is None or any(isinstance(part, Patches) for part in parts):
+        return embed
+    read = (words, Patches(size=32, patch=4, cls=False))
+    return embed.replace(parts=read) if isinstance(embed, Joint) else Joint(parts=read)
 
 
 def patches_of(embed: Any) -> Patches | None:

@@ -12,7 +12,7 @@ from anyformer.data.columns.kinds import modality_named, modality_reading, only_
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import ConvStem, Frames, Joint, Maps, Patches, Table, Tokens
-from anyformer.errors import UserError
+from anyformer.errors import UnfitNetwork, UserError
 from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress, WideAndDeep
 from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
@@ -89,8 +89,35 @@ def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) ->
 def adapt_encoder_decoder(fitted: Network, trained: Network, sizes: Sizes) -> Seq2Seq:
     """A trained encoder-decoder as it is, with a head where it had none; images have the size of the data."""
     assert isinstance(fitted, Seq2Seq) and isinstance(trained, Seq2Seq)
-    encoder = trained.encoder if sizes.image is None else fitted.encoder
-    return trained.replace(encoder=encoder, head=trained.head or fitted.head)
+    if sizes.image is None:
+        return trained.replace(head=trained.head or fitted.head)
+    read = keep_trained_embedding(fitted.encoder.embed, trained.encoder.embed)
+    return trained.replace(encoder=fitted.encoder.replace(embed=read), head=trained.head or fitted.head)
+
+
+def keep_trained_embedding(fitted: Embed, trained: Embed) -> Embed:
+    """The embedding for the data with what a trained one has for it: its words and positions, and how it joins parts.
+
+    Images and tables keep the form that the data asks for; their weights go on where they have the same shape.
+    """
+    own = next((part for part in parts_of(trained) if isinstance(part, Tokens)), None)
+    if own is None:
+        return fitted
+    parts = tuple(keep_words(part, own) if isinstance(part, Tokens) else part for part in parts_of(fitted))
+    if isinstance(fitted, Joint):
+        return trained.replace(parts=parts) if isinstance(trained, Joint) else fitted.replace(parts=parts)
+    (alone,) = parts
+    if isinstance(trained, Joint) and isinstance(alone, Tokens) and trained.norm is not None and alone.norm is None:
+        return alone.replace(norm=trained.norm, dropout=trained.dropout)  # that of all parts is now its own
+    return alone
+
+
+def keep_words(fitted: Tokens, own: Tokens) -> Tokens:
+    """The trained table and positions, for data whose tokens it must hold."""
+    if own.vocab < fitted.vocab:
+        what = f"the tokenizer has {fitted.vocab:,} tokens, the trained table {own.vocab:,} rows"
+        raise UserError(what, where="--from", fix="give the model's own tokenizer: --set data.tokenizer.folder=FOLDER")
+    return own.replace(segments=own.segments or fitted.segments)
 
 
 def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
@@ -103,8 +130,8 @@ def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
     raise unfit(name, f"is {kind}, which does not {task.name}", task.default_preset(sizes, gpu=False))
 
 
-def unfit(name: str, why: str, instead: str) -> UserError:
-    return UserError(f"the preset {name} {why}", where="--preset", fix=f"use {instead}")
+def unfit(name: str, why: str, instead: str) -> UnfitNetwork:
+    return UnfitNetwork(f"the preset {name} {why}", where="--preset", fix=f"use {instead}")
 
 
 def two_streams(spec: Streams, name: str, sizes: Sizes) -> Streams:
@@ -185,4 +212,14 @@ def longest(spec: Network) -> int | None:
     if isinstance(spec, Seq2Seq):
         limits = [spec.encoder.embed.limit, spec.decoder.embed.limit]
         return min((limit for limit in limits if limit is not None), default=None)
-    return spec.embed.limit if isinstance(spec, Model | Electra) else None
+    if isinstance(spec, Model):
+        return min((part.limit for part in parts_of(spec.embed) if part.limit is not None), default=None)
+    return spec.embed.limit if isinstance(spec, Electra) else None
+
+
+def reads_words(spec: Network) -> bool:
+    """Whether a network has a table of tokens, for the text that it reads or writes."""
+    if isinstance(spec, Seq2Seq | Streams):
+        sides = (spec.encoder, spec.decoder) if isinstance(spec, Seq2Seq) else (spec.first, spec.second)
+        return any(reads_words(side) for side in sides)
+    return isinstance(spec, Model | Electra) and any(isinstance(part, Tokens) for part in parts_of(spec.embed))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from anyformer.core.model import Model
 from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.columns.look import Facts
@@ -33,7 +34,7 @@ from anyformer.evaluation.baseline_time import expected_seconds, learn_in_time
 from anyformer.evaluation.learners import load_learners
 from anyformer.slots import Network
 from anyformer.tasks.base import Task
-from anyformer.tasks.network import fit_row_network, preset_for_parts
+from anyformer.tasks.network import fit_row_network, keep_trained_embedding, preset_for_parts, require_model
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
@@ -107,9 +108,12 @@ class RowTask(Task):
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = self.fit_network(spec, name, sizes)
+        if not isinstance(made, Model):
+            return made
+        trained = require_model(spec, name, self, sizes).embed
         alone = only_modality(sizes.parts)
-        kept = alone is not None and alone.keeps_embedding  # such as a trained vocabulary and its positions
-        return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
+        whole = alone is not None and alone.keeps_embedding and isinstance(trained, alone.embeds)
+        return made.replace(embed=trained if whole else keep_trained_embedding(made.embed, trained))
 
     @abstractmethod
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:

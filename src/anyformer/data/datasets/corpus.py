@@ -86,6 +86,8 @@ def vocabulary(size: int) -> int:
 
 def given_tokenizer(words: TokenizerSettings, given: StartModelConstraints) -> Tokenizer | None:
     """The tokenizer that a model or a folder brings along, if any."""
+    if given.tokenizer is None:
+        given.check_tokenizer(words.folder)
     if given.tokenizer is not None or words.folder is None:
         return given.tokenizer
     tokenizer = open_tokenizer(Path(words.folder)) if Path(words.folder).is_dir() else None

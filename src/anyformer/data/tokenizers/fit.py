@@ -41,6 +41,7 @@ def tokenizer_for(
     """A tokenizer for the rows' texts and what to say about it; trained on the training `rows` if none is given."""
     if given.tokenizer is not None:
         return given.tokenizer, f"{given.tokenizer.size:,} tokens, the model's own"
+    given.check_tokenizer(words.folder)
     if words.folder is not None:
         found = open_tokenizer(Path(words.folder))
         if found is None:

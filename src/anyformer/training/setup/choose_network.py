@@ -10,12 +10,12 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
-from anyformer.errors import UserError
+from anyformer.errors import UnfitNetwork, UserError
 from anyformer.inference.predictor import Predictor
 from anyformer.nets.sagan import SAGAN
 from anyformer.slots import Network
 from anyformer.tasks import Task
-from anyformer.tasks.network import longest
+from anyformer.tasks.network import longest, parts_of
 from anyformer.training.setup.idle_settings import refuse_overruled
 from anyformer.training.setup.request import Request, replace_paths
 
@@ -30,7 +30,11 @@ def choose_network(
     if start is not None:
         if request.preset is not None:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
-        spec = task.adapt_network(start.spec, str(request.start), sizes)
+        try:
+            spec = task.adapt_network(start.spec, str(request.start), sizes)
+        except UnfitNetwork as error:
+            what = error.what.replace("the preset", "the model", 1)
+            raise UserError(what, where="--from", fix="start from one that does, or leave --from out") from None
         return replace_paths(spec, changes, "model"), Path(str(request.start)).name
     task.check_changes(changes)
     if request.preset is None:
@@ -50,7 +54,8 @@ def check_length(spec: Network, sizes: Sizes) -> None:
     if sizes.length is None:
         return
     reader: Any = spec.encoder if isinstance(spec, Seq2Seq) else spec
-    limit = longest(spec) if not isinstance(spec, Streams) and isinstance(reader.embed, Tokens) else None
+    reads = () if isinstance(spec, Streams) else parts_of(reader.embed)
+    limit = longest(spec) if any(isinstance(part, Tokens) for part in reads) else None
     if limit is not None and limit < sizes.length:
         raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
                         where="model", fix=f"add --set data.tokenizer.max_length={limit}")  # fmt: skip

@@ -5,20 +5,22 @@ They are kept in the run's own folder, so that a resumed run needs nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from anyformer.checkpoints import store, tensors
 from anyformer.checkpoints.surgery import spread_layers
+from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.prepared import Prepared
+from anyformer.embeds import Joint
 from anyformer.errors import UserError
 from anyformer.inference.predictor import Predictor
 from anyformer.log import Log
-from anyformer.nets.electra import DISCRIMINATOR
+from anyformer.nets.electra import DISCRIMINATOR, Electra
 from anyformer.safe_files import digest
-from anyformer.slots import Network
+from anyformer.slots import Embed, Network
 from anyformer.tasks import find
 from anyformer.training.distributed.parts import copy_into
 from anyformer.training.run.folder import RunFolder
@@ -76,23 +78,52 @@ def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], 
     """What `spec` takes over from a trained network, by name and shape, and the names of its other weights."""
     wanted = dict(spec.build(device="meta").named_parameters())
     trained = spread_layers(dict(model.named_parameters()), wanted)
-    kept = {
-        name: found.detach()
-        for name, parameter in wanted.items()
-        if (found := counterpart(name, trained)) is not None and found.shape == parameter.shape
-    }
+    parts, before = part_paths(spec), part_paths(model.spec)  # type: ignore[arg-type]
+    kept = {}
+    for name, parameter in wanted.items():
+        found = counterpart(part_names(name, parts, before), trained)
+        if found is not None and found.shape == parameter.shape:
+            kept[name] = found.detach()
     return kept, [name for name in wanted if name not in kept]
 
 
-def counterpart(name: str, trained: Mapping[str, Tensor]) -> Tensor | None:
-    """The trained parameter that becomes the one of this name; None where there is none.
+def part_paths(spec: Network) -> dict[str, Embed]:
+    """The path of each embedding that makes tokens of a row: one, or the parts of a joint sequence."""
+    reader = spec.encoder if isinstance(spec, Seq2Seq) else spec
+    if not isinstance(reader, Model | Electra):
+        return {}
+    path = "encoder.embed" if isinstance(spec, Seq2Seq) else "embed"
+    if not isinstance(reader.embed, Joint):
+        return {path: reader.embed}
+    return {f"{path}.parts.{i}": part for i, part in enumerate(reader.embed.parts)}
+
+
+def part_names(name: str, wanted: Mapping[str, Embed], trained: Mapping[str, Embed]) -> tuple[str, ...]:
+    """The names that a weight may have where the embedding that it belongs to stands alone, or among other parts.
+
+    One whose embedding is not there has none, whatever weights bear its own name.
+    """
+    own = next((path for path in wanted if name.startswith(f"{path}.")), None)
+    if own is None or not trained or len(wanted) == len(trained) == 1:
+        return (name,)
+    found = next((path for path, part in trained.items() if type(part) is type(wanted[own])), None)
+    renamed = () if found is None else (found + name.removeprefix(own),)
+    return (*renamed, name) if len(wanted) == 1 else renamed  # the norm of all parts goes to the one that is left
+
+
+def counterpart(names: Sequence[str], trained: Mapping[str, Tensor]) -> Tensor | None:
+    """The trained parameter that becomes the one of these names; None where there is none.
 
     The body of an encoder and that of an ELECTRA's discriminator correspond, and so do the pooler of a head for pairs
-    and a classifier's.
+    and a classifier's, and a head of words and the one beside which others stand.
     """
-    body = () if name.startswith("head.") else (f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
-    names = (name, *body, name.replace("head.dense.", "head.pair.dense."))
-    return next((trained[each] for each in names if each in trained), None)
+    for name in names:
+        body = () if name.startswith("head.") else (f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
+        heads = (name.replace("head.dense.", "head.pair.dense."), name.replace("head.words.", "head."))
+        for each in (name, *body, *heads):
+            if each in trained:
+                return trained[each]
+    return None
 
 
 def load_start_weights(model: nn.Module, folder: RunFolder) -> None:

@@ -23,7 +23,7 @@ from anyformer.log import Log
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
-from anyformer.tasks.network import compares_texts, longest
+from anyformer.tasks.network import compares_texts, longest, reads_words
 from anyformer.tasks.prepare import prepare
 from anyformer.training.distributed.parallel import choose_trained
 from anyformer.training.run.folder import RunFolder
@@ -144,7 +144,7 @@ def given_by(request: Request, start: Predictor | None) -> StartModelConstraints
     columns = () if start.preprocess is None else start.preprocess.columns or ()
     return StartModelConstraints(
         tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), columns=tuple(columns),
-        segments=compares_texts(start.spec) or None, network=start.spec,
+        segments=compares_texts(start.spec) or None, network=start.spec, reads_words=reads_words(start.spec),
     )  # fmt: skip
 
 
