@@ -135,8 +135,7 @@ def test_parts_of_a_batch_add_up(rows: RowExamples, regions: Any) -> None:
 
 
 def test_it_starts_at_chance(rows: RowExamples, home: Path) -> None:
-    """Words by luck among the vocabulary, patches among those of the image, pairs by a coin. (Pixels and colours, which
-    are numbers, start wherever the head does: at twice the loss of answering the mean.)"""
+    """Words by luck among the vocabulary, patches among those of the image or by their mean, pairs by a coin."""
     sizes = load_sizes(rows)
     objective = ImageText(patch=(4, 4), regions="nce", alignment=0.0)
     model = network("encoder-mini", "image-text", sizes).build(seed=0).eval()
@@ -149,6 +148,11 @@ def test_it_starts_at_chance(rows: RowExamples, home: Path) -> None:
     assert mean_of(same, patches) == pytest.approx(math.log(batch.inputs[1][1].shape[1]))
     assert mean_of(found.words, words) == pytest.approx(math.log(sizes.vocab), rel=0.15)
     assert mean_of(found.patches, patches) == pytest.approx(mean_of(same, patches), rel=0.15)
+    pixels = ImageText(patch=(4, 4), alignment=0.0)
+    with torch.no_grad():
+        rebuilt = pixels.terms(model, batch).patches
+    zeros = pixels.patch_losses(torch.zeros(len(batch), batch.inputs[1][1].shape[1], 48), *batch.inputs[1])
+    assert mean_of(rebuilt, patches) == pytest.approx(mean_of(zeros, patches), rel=0.05)
     assert mean_of(found.match, matched) == pytest.approx(math.log(2), rel=0.15)
     assert mean_of(learned.words, words) < 0.7 * math.log(sizes.vocab)  # control: a trained model is no longer there
 

@@ -144,6 +144,22 @@ def test_zeros_have_a_loss_of_one() -> None:
     assert float(asked.targets[known].square().mean()) == pytest.approx(1.0, abs=1e-3)
 
 
+@torch.no_grad()
+def test_it_starts_at_the_loss_of_the_mean() -> None:
+    """A new head answers nearly nothing; one drawn like other layers adds its own noise to the loss."""
+    model = network("vit-mini", "patches", Sizes(parts=["image"], image=16, channels=3)).build(seed=0).eval()
+    objective = MaskedPatches(patch=(4, 4))
+    asked = hide(objective, batch_of(), Draw(0, 0))
+    chance = float(asked.targets[~torch.isnan(asked.targets)].square().mean())
+
+    def loss() -> float:
+        return float(objective.loss(model, asked)) / objective.weight(asked)
+
+    assert loss() == pytest.approx(chance, rel=0.03)
+    torch.nn.init.xavier_uniform_(model.head.out.weight, generator=torch.Generator().manual_seed(0))
+    assert loss() > 1.5 * chance  # control
+
+
 def test_paste_undoes_cut() -> None:
     pixels = torch.randn(2, 3, 8, 12)
     assert torch.equal(paste(cut(pixels, (4, 3)), (2, 4), (4, 3)), pixels)
