@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.decision import Origin
+from anyformer.data.file_tasks import add_tasks_of_files
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
 from anyformer.data.side_files import KINDS, SideFiles, find_side_files
@@ -172,6 +173,8 @@ def gather(source: Any, origin: str, settings: Data, cache: Path, *, whole: bool
         frames.append(fit_to_columns(extra, frame, name))
         sides.append(np.full(len(extra), side, np.int8))
     joined = concatenate_frames(frames)
+    if settings.mixture.names_files and not whole:
+        joined = add_tasks_of_files(joined, settings.mixture, trained=len(frame.sources))
     origin_: Origin = kind if kind in ("sentences", "pairs", "pictures", "sounds") else "table"  # type: ignore[assignment]
     fixed = np.concatenate(sides) if len(sides) > 1 else None
     column = settings.split.column or (None if fixed is not None else find_split_column(joined, settings))
@@ -210,6 +213,8 @@ def gather_sides(found: SideFiles, origin: str, settings: Data, cache: Path) -> 
         frames.append(fit_to_columns(extra, frame, f"--{name}"))
         sides.append(np.full(len(extra), side, np.int8))
     whole = replace(concatenate_frames(frames), remarks=tuple(remarks))
+    if settings.mixture.names_files:
+        whole = add_tasks_of_files(whole, settings.mixture, trained=len(frame.sources))
     kind: Origin = origin  # type: ignore[assignment]
     return Gathered(whole, kind, np.concatenate(sides) if len(sides) > 1 else None, target=target)
 

@@ -38,7 +38,7 @@ class MixedRows:
 
 def mix_rows(tasks: Sequence[str], settings: Mixture) -> MixedRows | None:
     """The rows (N,) of each task mixed as the settings say; None where every row simply comes once."""
-    if settings == Mixture():
+    if settings.replace(by_file=False, prefixes=None) == Mixture():
         return None
     rates = mixing_rates(tasks, settings)
     known = np.array(tasks)

@@ -175,6 +175,10 @@ class Mixture(Spec):
     """Rows of a task that count at most."""
     weights: tuple[str, ...] | None = None
     """Factors on the rates of tasks, as in "summarize=2"."""
+    by_file: bool = False
+    """Whether each of several files is a task of its own, whose name is put before its texts."""
+    prefixes: tuple[str, ...] | None = None
+    """Names of files' tasks where they are not those of the files, as in "news=summarize"; turns `by_file` on."""
 
     def check(self) -> None:
         if not 0 < self.temperature < float("inf"):
@@ -183,6 +187,22 @@ class Mixture(Spec):
         if self.cap is not None:
             check_range("data.mixture", "cap", self.cap, 1, fix="use 10000")
         self.weight_of_task()
+        self.task_of_file()
+
+    @property
+    def names_files(self) -> bool:
+        """Whether the file of a row says its task."""
+        return self.by_file or bool(self.prefixes)
+
+    def task_of_file(self) -> dict[str, str]:
+        """File to task, as asked for by `prefixes`."""
+        found: dict[str, str] = {}
+        for word in self.prefixes or ():
+            name, _, found[name] = word.partition("=")
+            if not name or not found[name]:
+                raise UserError(f"{word!r} does not say file=task", where="data.mixture.prefixes",
+                                fix="write news=summarize")  # fmt: skip
+        return found
 
     def weight_of_task(self) -> dict[str, float]:
         """Task to factor, as asked for by `weights`."""

@@ -354,9 +354,18 @@ class Answer(Target):
 
 
 class TaskAnswer(Answer):
-    """Text that the model writes, where the column `task` says what is to be done and is put before the input."""
+    """Text that the model writes, where the column `task` says what is to be done and is put before the input.
+
+    `files` are words like "news=summarize": the tasks of files, where those of the rows came from their names.
+    """
 
     task: str
+    files: tuple[str, ...] | None = None
+
+    @property
+    def task_of_file(self) -> dict[str, str]:
+        """File to task."""
+        return dict(word.split("=", 1) for word in self.files or ())
 
     def describe(self, rows: int) -> str:
         return f"text to write, as {self.task} asks"

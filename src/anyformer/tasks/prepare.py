@@ -12,6 +12,7 @@ import numpy as np
 from anyformer.data.columns.cells import texts
 from anyformer.data.columns.look import look
 from anyformer.data.default_split import settle_split
+from anyformer.data.file_tasks import add_known_tasks
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
@@ -22,6 +23,7 @@ from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import log_files
 from anyformer.data.settings import Data, Format
 from anyformer.data.splits import FREE, TRAIN
+from anyformer.data.targets import TaskAnswer
 from anyformer.deprecated_names import log_of
 from anyformer.errors import UserError
 from anyformer.log import Log, keep_lines, silence
@@ -93,6 +95,8 @@ def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
         named = None if gathered.origin == "sentences" else settings.target or gathered.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         log_files(gathered.frame, log)
+        if task is not None and paths is not None and len(paths) > 1 and (remark := task.remark_on(gathered, settings)):
+            log(remark)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=request.given)
         settings, notes_on_split = settle_split(settings, gathered, decision)
         decision = replace(decision, notes=(*decision.notes, *notes_on_split))
@@ -150,7 +154,9 @@ def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Pa
 
 def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
     """A table checked for the columns of a model; a single column needs no name where the model reads but one."""
-    columns = preprocess.columns or ()
+    columns, target = preprocess.columns or (), preprocess.target
+    if isinstance(target, TaskAnswer):
+        frame = add_known_tasks(frame, target.task, target.task_of_file)
     if len(columns) == 1 and len(frame.names) == 1 and frame.names != [columns[0].name]:
         frame = replace(frame, table=frame.table.rename_columns([columns[0].name]))
     _, notes = fitting(frame, preprocess)

@@ -16,8 +16,9 @@ from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
+from anyformer.data.file_tasks import tasks_of_files
 from anyformer.data.frame import Frame
-from anyformer.data.gather import gather, origin_of
+from anyformer.data.gather import Gathered, gather, origin_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
@@ -133,12 +134,21 @@ class TranslateTask(RowTask):
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
         task = task_column(decision)
-        return Answer(names=decision.target) if task is None else TaskAnswer(names=decision.target, task=task)
+        if task is None:
+            return Answer(names=decision.target)
+        found = tasks_of_files(frame, settings.mixture) if settings.mixture.names_files else {}
+        files = tuple(f"{name}={said}" for name, said in found.items())
+        return TaskAnswer(names=decision.target, task=task, files=files or None)
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The task of each row: every side gets its share of all."""
         task = task_column(decision)
         return None if task is None else factorize(frame.column(task))[0]
+
+    def remark_on(self, gathered: Gathered, settings: Data) -> str:
+        if gathered.origin != "table" or any(is_task_column(name) for name in gathered.frame.names):
+            return ""
+        return "files    all one task; --set data.mixture.by_file=true makes each a task, named after its file"
 
     def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
         """Two files may be a source and its references."""
