@@ -64,7 +64,7 @@ def test_files_that_cannot_be_tasks_are_told(tmp_path: Path) -> None:
     both = read([one, two], Format())
     with pytest.raises(UserError, match="these are not several files"):
         add_tasks_of_files(read([one], Format()), Mixture(by_file=True), trained=1)
-    with pytest.raises(UserError, match="no file is called 'uper'.*did you mean 'upper'"):
+    with pytest.raises(UserError, match="unknown file 'uper'.*did you mean 'upper'"):
         tasks_of_files(both, Mixture(prefixes=("uper=x",)))
     with pytest.raises(UserError, match="its task 'last' is that of no training file.*last=upper"):
         add_tasks_of_files(both, Mixture(by_file=True), trained=1)

@@ -32,7 +32,7 @@ def tasks_of_files(frame: Frame, mixture: Mixture) -> dict[str, str]:
     known = [stem_of(source.name) for source in frame.sources]
     for name in given:
         if stem_of(name) not in known and name not in known:
-            raise UserError(f"no file is called {name!r}", where="data.mixture.prefixes",
+            raise UserError(f"unknown file {name!r}", where="data.mixture.prefixes",
                             fix=did_you_mean(name, known))  # fmt: skip
     chosen = {stem_of(name) if name not in known else name: task for name, task in given.items()}
     return {name: chosen.get(name, name) for name in known}

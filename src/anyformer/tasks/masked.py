@@ -36,6 +36,7 @@ class MaskedTask(EncoderPretraining):
     """An encoder that fills gaps."""
 
     name = "masked"
+    other_names = ("mlm",)
     title = "masked language model"
     verb = "fills gaps"
     objective = Masked
