@@ -23,13 +23,17 @@ from anyformer.version import __version__
 from tests.inspection import models
 
 SVG = "{http://www.w3.org/2000/svg}"
+EVERYWHERE = {"map", "heads", "rollout", "lens", "steps", "positions", "flow", "remove"}
 FITTING = {
-    "gpt": {"map", "heads", "rollout", "lens"},
-    "bert": {"map", "heads", "rollout", "lens"},
-    "t5": {"map", "heads", "cross", "rollout", "lens"},
-    "vit": {"map", "heads", "filters", "image", "rollout", "lens"},
-    "ft": {"map", "heads", "table", "rollout", "lens"},
+    "gpt": EVERYWHERE | {"trace"},
+    "bert": EVERYWHERE,
+    "t5": EVERYWHERE | {"cross", "trace"},
+    "vit": EVERYWHERE | {"filters", "image"},
+    "ft": EVERYWHERE | {"table", "training"},
+    "compared": {"compare"},
 }
+# Views that say how numbers become colours: the others are lines and bars, or have a number beside each colour.
+SCALED = {"map", "heads", "cross", "image", "filters", "table"}
 CASES = [(kind, view) for kind, views in FITTING.items() for view in sorted(views)]
 # The stops of the page's blue ramp, written down again: the test has its own way from a weight to a colour.
 BLUE = [(255, 255, 255), (226, 235, 246), (179, 205, 232), (118, 165, 212), (63, 120, 184), (33, 79, 146),
@@ -39,7 +43,10 @@ CAPTURES: dict[str, Capture] = {}
 
 def captured(kind: str) -> Capture:
     if kind not in CAPTURES:
-        CAPTURES[kind] = look(models.predictor(kind), models.inputs(kind), name=f"small {kind}")
+        model, given = ("gpt", models.TEXT) if kind == "compared" else (kind, models.inputs(kind))
+        CAPTURES[kind] = look(models.predictor(model), given, name=f"small {kind}")
+        if kind == "compared":
+            CAPTURES[kind].compare(look(CAPTURES[kind].source, "An old cat and a young boy"))
     return CAPTURES[kind]
 
 
@@ -132,7 +139,7 @@ def test_svg_is_well_formed_and_the_caption_says_what_is_shown(kind: str, view: 
     texts = " ".join(node.text or "" for node in root.iter(f"{SVG}text"))
     assert f"small {kind}" in texts and f"anyformer {__version__}" in texts
     assert {"vit": "image of 16 x 12 pixels", "ft": "age 41.0"}.get(kind, models.TEXT) in texts
-    assert "scale" in texts or view in ("rollout", "lens")
+    assert "scale" in texts or view not in SCALED
     image = Image.open(capture.png(tmp_path / "x.png", view))
     assert image.size == (round(2 * float(root.get("width"))), round(2 * float(root.get("height"))))
     assert image.getpixel((2, 2)) == (255, 255, 255)
@@ -246,7 +253,9 @@ def test_without_pillow_a_png_is_refused_and_an_svg_is_not(tmp_path: Path, monke
     ("kind", "view", "options"),
     [("gpt", "maps", {}), ("gpt", "cross", {}), ("gpt", "image", {}), ("gpt", "table", {}), ("vit", "table", {}),
      ("gpt", "map", {"site": 9}), ("gpt", "map", {"head": 4}), ("gpt", "map", {"scale": "cubic"}),
-     ("vit", "image", {"query": 99}), ("t5", "cross", {"site": 0}), ("gpt", "map", {"zoom": 99.0})],
+     ("gpt", "compare", {}), ("gpt", "training", {}), ("bert", "trace", {}), ("gpt", "trace", {"query": 0}),
+     ("gpt", "steps", {"head": 4}), ("gpt", "steps", {"query": 7}), ("vit", "image", {"query": 99}),
+     ("t5", "cross", {"site": 0}), ("gpt", "map", {"zoom": 99.0})],
 )  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(kind: str, view: str, options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError):

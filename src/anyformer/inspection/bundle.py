@@ -29,7 +29,7 @@ from anyformer.errors import UserError
 from anyformer.inspection.answer import SELECTION, Query, ViewAnswer, finite
 from anyformer.inspection.axis import Token, TokenAxis
 from anyformer.inspection.budget import bytes_of
-from anyformer.inspection.capture_base import CaptureBase
+from anyformer.inspection.capture_base import CaptureBase, write_file
 from anyformer.inspection.given import NetworkInputs
 from anyformer.inspection.prediction import PossibleAnswer
 from anyformer.inspection.site import Site
@@ -365,22 +365,17 @@ class Saved(CaptureBase):
 
     # ------------------------------------------------------------ pages and pictures
 
-    def html(self, path: str | Path | None = None) -> str:
-        """The page as one self-contained HTML file."""
-        from anyformer.inspection.figure import written
-        from anyformer.inspection.page import exported_page
+    @property
+    def start(self) -> Query:
+        """The cell that its page opens with."""
+        start = self.manifest.get("start", {})
+        return Query(*(int(start.get(name, 0)) for name in SELECTION))
 
+    def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The manifest and the answers of the file."""
         answers = [entry | {"data": base64.b64encode(self.arrays[f"answer.{i}"].tobytes()).decode("ascii")}
                    for i, entry in enumerate(self.answers)]  # fmt: skip
-        text = exported_page(self.manifest, answers)
-        if path is not None:
-            written(path, text)
-        return text
-
-    def _repr_html_(self) -> str:
-        from anyformer.inspection.page import framed_page
-
-        return framed_page(self.html())
+        return self.manifest, answers
 
     def show(self, port: int = 0, *, open_browser: bool = True) -> LookServer:
         """Serve the page on loopback until stopped; gives the running server."""
@@ -390,9 +385,7 @@ class Saved(CaptureBase):
 
     def save(self, path: str | Path) -> Path:
         """Write the same file somewhere else."""
-        from anyformer.inspection.figure import written
-
-        return written(path, self.path.read_bytes())
+        return write_file(path, self.path.read_bytes())
 
 
 # ---------------------------------------------------------------- what a manifest says

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
+import math
 import struct
 import unicodedata
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -29,6 +32,7 @@ OTHER_FONTS = (
     "DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf",
     "NotoSansCJK-Regular.ttc", "DroidSansFallbackFull.ttf", "wqy-microhei.ttc", "PingFang.ttc", "msyh.ttc",
 )  # fmt: skip
+FINER = 4  # times a curve is painted larger
 NO_CHARACTER = "\uffff"  # in no font: every font draws its sign for a missing letter
 
 
@@ -82,7 +86,17 @@ class Pixels:
     smooth: bool = False
 
 
-Mark = Rectangle | Stroke | Label | Pixels
+@dataclass(frozen=True)
+class Curve:
+    """A line through points (x, y); `dash` are lengths drawn and left out in turn, as SVG writes them."""
+
+    points: tuple[tuple[float, float], ...]
+    stroke: str
+    line: float = 1.75
+    dash: str = ""
+
+
+Mark = Rectangle | Stroke | Label | Pixels | Curve
 
 
 @dataclass
@@ -183,6 +197,13 @@ def svg_mark(mark: Mark) -> str:
                 f'text-anchor="{mark.anchor}" fill="{mark.fill}" xml:space="preserve"{turn}>'
                 f"{escape(shown(mark.text))}</text>"
             )
+        case Curve():
+            through = " ".join(f"{short(x)},{short(y)}" for x, y in mark.points)
+            dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
+            return (
+                f'<polyline points="{through}" fill="none" stroke="{mark.stroke}" stroke-width="{short(mark.line)}" '
+                f'stroke-linejoin="round"{dash}/>'
+            )
         case Pixels():
             data = base64.b64encode(png_bytes(mark.rgb)).decode("ascii")
             style = "" if mark.smooth else ' style="image-rendering:pixelated"'
@@ -227,11 +248,57 @@ def paint(image: Any, draw: Any, mark: Mark, zoom: float) -> None:
             draw.line(ends, fill=mark.stroke, width=max(1, round(mark.line * zoom)))
         case Label():
             paint_words(image, draw, mark, zoom)
+        case Curve():
+            paint_curve(image, mark, zoom)
         case Pixels():
             size = max(1, round(mark.width * zoom)), max(1, round(mark.height * zoom))
             way = Image.Resampling.BICUBIC if mark.smooth else Image.Resampling.NEAREST
             picture = Image.fromarray(mark.rgb.astype(np.uint8)).resize(size, way)
             image.paste(picture, (round(mark.x * zoom), round(mark.y * zoom)))
+
+
+def paint_curve(image: Any, mark: Curve, zoom: float) -> None:
+    """Drawn large and made smaller, so that its edges are smooth: Pillow draws lines in whole pixels."""
+    from PIL import Image, ImageDraw
+
+    room = mark.line + 1
+    left, top = (min(point[i] for point in mark.points) - room for i in (0, 1))
+    right, bottom = (max(point[i] for point in mark.points) + room for i in (0, 1))
+    corner = int(left * zoom), int(top * zoom)
+    size = int(right * zoom) - corner[0] + 1, int(bottom * zoom) - corner[1] + 1
+    cover = Image.new("L", (size[0] * FINER, size[1] * FINER), 0)
+    pen, width = ImageDraw.Draw(cover), max(1, round(mark.line * zoom * FINER))
+    for piece in dashed(mark.points, [float(n) for n in mark.dash.split()]):
+        ends = [((x * zoom - corner[0]) * FINER, (y * zoom - corner[1]) * FINER) for x, y in piece]
+        pen.line(ends, fill=255, width=width, joint="curve")
+    cover = cover.resize(size, Image.Resampling.BOX)
+    image.paste(Image.new("RGB", size, mark.stroke), corner, cover)
+
+
+def dashed(points: Sequence[tuple[float, float]], lengths: Sequence[float]) -> list[list[tuple[float, float]]]:
+    """A line cut into the pieces that are drawn; whole where no lengths are given.
+
+    >>> dashed([(0, 0), (5, 0)], [2, 1])
+    [[(0, 0), (2.0, 0.0)], [(3.0, 0.0), (5.0, 0.0)]]
+    """
+    if not lengths:
+        return [list(points)]
+    pieces, number, left = [[points[0]]], 0, lengths[0]
+    for (ax, ay), (bx, by) in itertools.pairwise(points):
+        whole, gone = math.hypot(bx - ax, by - ay), 0.0
+        while whole - gone > left:
+            gone += left
+            at = (ax + (bx - ax) * gone / whole, ay + (by - ay) * gone / whole)
+            if number % 2 == 0:
+                pieces[-1].append(at)
+            else:
+                pieces.append([at])
+            number += 1
+            left = lengths[number % len(lengths)]
+        left -= whole - gone
+        if number % 2 == 0 and whole > gone:
+            pieces[-1].append((bx, by))
+    return [piece for piece in pieces if len(piece) > 1]
 
 
 def paint_words(image: Any, draw: Any, mark: Label, zoom: float) -> None:

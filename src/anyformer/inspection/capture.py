@@ -21,6 +21,7 @@ from anyformer.core.attend import Scores, weights_of
 from anyformer.core.model import Seq2Seq
 from anyformer.embeds.table import Table
 from anyformer.errors import UserError
+from anyformer.inspection.answer import Query, ViewAnswer, finite
 from anyformer.inspection.axis import TokenAxis, axis_of, merged, numbered
 from anyformer.inspection.budget import bytes_of, check, check_map, price_call
 from anyformer.inspection.capture_base import ALL, CaptureBase
@@ -370,16 +371,26 @@ class Capture(CaptureBase):
 
         return serve_look(self, port=port, open_browser=open_browser)
 
-    def html(self, path: str | Path | None = None) -> str:
-        """The page as one self-contained HTML file, which opens from disk."""
-        from anyformer.inspection.page import export
+    @property
+    def start(self) -> Query:
+        """The cell that its page opens with."""
+        from anyformer.inspection.manifest import start_of
 
-        return export(self, path)
+        return start_of(self)
 
-    def _repr_html_(self) -> str:
-        from anyformer.inspection.page import notebook
+    def answer(self, view: str, query: Query | None = None) -> ViewAnswer:
+        """What the page gets for a view of it: facts and arrays."""
+        from anyformer.inspection.read_query import view_answer
 
-        return notebook(self)
+        found, _ = view_answer(self, view, Query() if query is None else query)
+        return ViewAnswer(finite(found.facts), found.arrays)
+
+    def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What its page knows, and what an exported one holds of every view."""
+        from anyformer.inspection.manifest import manifest_of, trust_of_page
+        from anyformer.inspection.page import held_answers
+
+        return {**manifest_of(self), "trust": trust_of_page(self)}, held_answers(self)
 
     def save(self, path: str | Path) -> Path:
         """Write a .look file: the answers of every view, which open without the model."""

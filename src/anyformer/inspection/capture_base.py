@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anyformer.errors import UserError
+from anyformer.safe_files import replace_file, writing
 
 if TYPE_CHECKING:
+    from anyformer.inspection.answer import Query, ViewAnswer
     from anyformer.inspection.axis import Token, TokenAxis
     from anyformer.inspection.given import NetworkInputs
     from anyformer.inspection.lens import Lens
@@ -93,26 +95,70 @@ class CaptureBase(ABC):
             raise UserError(f"head {head} is out of range", where=site.label, fix=f"use 0 to {site.heads - 1}")
         return found[head]
 
-    # ------------------------------------------------------------ pictures
+    # ------------------------------------------------------------ pages and pictures
+
+    @property
+    @abstractmethod
+    def start(self) -> Query:
+        """The cell that its page opens with."""
+
+    @abstractmethod
+    def answer(self, view: str, query: Query | None = None) -> ViewAnswer:
+        """What the page gets for a view of it: facts and arrays."""
+
+    @abstractmethod
+    def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What a page knows, and the answers that it holds."""
 
     def png(
         self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
         query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
     ) -> Path:  # fmt: skip
-        """Write one picture as PNG; see `inspection.figure` for the views there are."""
-        from anyformer.inspection.figure import write_png
+        """Write one view as PNG, with `zoom` pixels to each of its units; see `inspection.figure` for all of them.
 
-        return write_png(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale, zoom=zoom)
+        Layers, heads, queries and sites are counted from 0.
+        """
+        from anyformer.inspection.figure import draw
+
+        if not 0.5 <= zoom <= 8:
+            raise UserError(f"zoom {zoom} is not between 0.5 and 8", where="picture", fix="use 2")
+        drawing = draw(self, view, layer=layer, head=head, query=query, site=site, scale=scale)
+        return write_file(path, drawing.png(zoom=zoom))
 
     def svg(
         self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
         query: int | None = None, site: int | None = None, scale: str = "sqrt",
     ) -> Path:  # fmt: skip
-        """Write one picture as SVG."""
-        from anyformer.inspection.figure import write_svg
+        """Write one view as SVG, like `png`."""
+        from anyformer.inspection.figure import draw
 
-        return write_svg(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale)
+        drawing = draw(self, view, layer=layer, head=head, query=query, site=site, scale=scale)
+        return write_file(path, drawing.svg())
+
+    def html(self, path: str | Path | None = None) -> str:
+        """The page as one self-contained HTML file, which opens from disk."""
+        from anyformer.inspection.page import exported_page
+
+        text = exported_page(*self.page_parts())
+        if path is not None:
+            write_file(path, text)
+        return text
+
+    def _repr_html_(self) -> str:
+        from anyformer.inspection.page import framed_page
+
+        return framed_page(self.html())
 
     @abstractmethod
     def show(self, port: int = 0, *, open_browser: bool = True) -> Any:
         """Serve the page on loopback until stopped; gives the running server."""
+
+
+def write_file(path: str | Path, data: str | bytes) -> Path:
+    """Write a file whole or not at all."""
+    place = Path(path)
+    if not place.absolute().parent.is_dir():
+        raise UserError("the folder is not there", where=str(place.parent), fix="make it first")
+    with writing(place):
+        replace_file(place, data)
+    return place

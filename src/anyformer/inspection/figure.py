@@ -1,20 +1,27 @@
 """Pictures of a capture for a paper, written without a display: `capture.png("map.png", site=2, head=5)`.
 
-map      one head's weights, or the mean of all, with the tokens on both sides
-heads    every head of every layer, small, on one scale
-cross    what a decoder's tokens read of the source, the strongest of each row outlined
-image    the image, and what its class token (or another one) reads in each head
-rollout  attention through all layers: an overlay, bars for a table, a map for a text
-filters  principal components of the patch filters, beside those of an untrained network
-lens     what the model would answer after each layer
-table    which columns the class token of a table reads, and which columns read each other
+steps      one head for one token: scores, weights and the vectors that they weigh
+map        one head's weights, or the mean of all, with the tokens on both sides
+heads      every head of every layer, small, on one scale
+cross      what a decoder's tokens read of the source, the strongest of each row outlined
+trace      every token in the shade of its probability, entropy, and what else could have stood at one place
+lens       what the model would answer after each layer
+image      the image, and what its class token (or another one) reads in each head
+rollout    attention through all layers: an overlay, bars for a table, a map for a text
+filters    principal components of the patch filters, beside those of an untrained network
+positions  the model's own kind of positions as a map and a curve
+table      which columns the class token of a table reads, and which columns read each other
+flow       length of the stream by layer, what each branch adds, and what the parts cost
+remove     what each head is worth to the answer, beside its attention
+compare    one head's map in two captures, and their difference
+training   one head at every checkpoint of its run, and the loss
+
+A view of the page and its picture have the same name and the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,12 +29,31 @@ import torch
 
 from anyformer.errors import UserError, did_you_mean
 from anyformer.inspection.canvas import HAIR, SOFT, Drawing, Label, Mark, Pixels, Rectangle, text_width
-from anyformer.inspection.grid import LINE, SMALL, TYPE, Bars, Caption, Matrix, colour_key, cut, number_text
+from anyformer.inspection.figure_answers import (
+    compare_figure,
+    flow_figure,
+    remove_figure,
+    trace_figure,
+    training_figure,
+)
+from anyformer.inspection.figure_parts import (
+    EDGE,
+    KEY,
+    MOST_DRAWN,
+    Chosen,
+    check_head,
+    chosen_site,
+    framed,
+    head_words,
+    reading_token,
+    with_key,
+)
+from anyformer.inspection.figure_positions import positions_figure
+from anyformer.inspection.figure_steps import steps_figure
+from anyformer.inspection.grid import LINE, SMALL, TYPE, Bars, Matrix, colour_key, cut, number_text
 from anyformer.inspection.overview import map_shape, overview
 from anyformer.inspection.palette import SCALES, check_scale, coloured
 from anyformer.inspection.rollout import columns_axis, output_axis
-from anyformer.safe_files import replace_file, writing
-from anyformer.version import __version__
 
 if TYPE_CHECKING:
     from anyformer.inspection.axis import TokenAxis
@@ -35,52 +61,8 @@ if TYPE_CHECKING:
     from anyformer.inspection.lens import Lens
     from anyformer.inspection.site import Site
 
-EDGE = 20.0  # white around a figure
-KEY = 72.0  # the colours' key, with the space before it
-NARROWEST = 320.0  # a caption needs some width
-MOST_DRAWN = 256  # tokens drawn one by one; more are pooled
 PANEL = 150.0  # an image's longer side
 MOST_POSITIONS = 14  # of a lens, across
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What is to be drawn; None leaves the choice to the figure."""
-
-    site: int | None = None
-    head: int | None = None
-    query: int | None = None
-    scale: str = "sqrt"
-
-
-def write_png(
-    capture: CaptureBase, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
-    query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
-) -> Path:  # fmt: skip
-    """One picture as PNG, with `zoom` pixels to each of its units. Layers, heads, queries and sites count from 0."""
-    drawing = draw(capture, view, layer=layer, head=head, query=query, site=site, scale=scale)
-    if not 0.5 <= zoom <= 8:
-        raise UserError(f"zoom {zoom} is not between 0.5 and 8", where="picture", fix="use 2")
-    return written(path, drawing.png(zoom=zoom))
-
-
-def write_svg(
-    capture: CaptureBase, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
-    query: int | None = None, site: int | None = None, scale: str = "sqrt",
-) -> Path:  # fmt: skip
-    """One picture as SVG. Layers, heads, queries and sites count from 0."""
-    drawing = draw(capture, view, layer=layer, head=head, query=query, site=site, scale=scale)
-    return written(path, drawing.svg())
-
-
-def written(path: str | Path, data: str | bytes) -> Path:
-    """Write a file whole or not at all."""
-    place = Path(path)
-    if not place.absolute().parent.is_dir():
-        raise UserError("the folder is not there", where=str(place.parent), fix="make it first")
-    with writing(place):
-        replace_file(place, data)
-    return place
 
 
 def draw(
@@ -94,63 +76,6 @@ def draw(
     if layer is not None and site is None:
         site = capture.find_site(layer, kind="cross" if view == "cross" else "self").index
     return FIGURES[view](capture, Chosen(site, head, query, scale))
-
-
-# ---------------------------------------------------------------- putting pieces together
-
-
-def framed(capture: CaptureBase, width: float, height: float, marks: list[Mark], what: Sequence[str]) -> Drawing:
-    """Marks with white around them and the caption below."""
-    wide = max(width, NARROWEST)
-    told = " · ".join((*what, f"anyformer {__version__}"))
-    caption = Caption(capture.title, quoted(capture), told[:1].upper() + told[1:], wide)
-    below = EDGE + height + 12
-    drawing = Drawing(wide + 2 * EDGE, below + caption.height + EDGE, f"{capture.title}: {', '.join(what)}")
-    drawing.marks = [*marks, *caption.draw(EDGE, below)]
-    return drawing
-
-
-def quoted(capture: CaptureBase) -> str:
-    text: str = capture.given.text
-    pixels = capture.given.pixels
-    if pixels is not None and text.isidentifier():  # the name of a type: an image that came without a path
-        return f"image of {pixels.shape[1]} x {pixels.shape[0]} pixels"
-    return f'"{text}"' if capture.modality in ("text", "pair") else text
-
-
-def with_key(capture: CaptureBase, matrix: Matrix, what: Sequence[str]) -> Drawing:
-    """A matrix and, to its right, what its colours mean."""
-    marks = matrix.draw(EDGE, EDGE)
-    high = min(max(matrix.high, 40.0), 160.0)
-    marks += colour_key(EDGE + matrix.width + 14, EDGE + matrix.above, high, matrix.top, matrix.scale)
-    return framed(capture, matrix.width + KEY, max(matrix.height, matrix.above + high + 8), marks,
-                  (*what, f"{SCALES[matrix.scale]}, 0 to {number_text(matrix.top)}"))  # fmt: skip
-
-
-def chosen_site(capture: CaptureBase, site: int | None, allowed: Callable[[Site], bool], what: str) -> Site:
-    """The site that was named, or the first that fits."""
-    fitting = [one for one in capture.sites if allowed(one)]
-    if site is None:
-        if not fitting:
-            raise UserError(f"this model has no {what}", where="picture", fix="use view='map' or view='heads'")
-        return fitting[0]
-    found = next((one for one in capture.sites if one.index == site), None)
-    if found is None or found not in fitting:
-        numbers = ", ".join(str(one.index) for one in fitting[:12])
-        raise UserError(f"site {site} is not a {what}", where="site", fix=f"use one of {numbers}" if numbers else "")
-    return found
-
-
-def check_head(site: Site, head: int | None) -> None:
-    if head is not None and not 0 <= head < site.heads:
-        raise UserError(f"head {head} is out of range", where="head", fix=f"use 0 to {site.heads - 1}")
-
-
-def head_words(site: Site, head: int | None) -> str:
-    """The layer and head of a figure, named as on the page."""
-    if head is not None:
-        return f"{site.label}, head {head}"
-    return site.label if site.heads == 1 else f"{site.label}, mean of {site.heads} heads"
 
 
 # ---------------------------------------------------------------- maps
@@ -255,15 +180,6 @@ def image_axis(capture: CaptureBase, site: Site) -> TokenAxis:
     if axis.grid is None or capture.given.pixels is None:
         raise UserError("this input is not an image", where="picture", fix="use view='map'")
     return axis
-
-
-def reading_token(axis: TokenAxis, query: int | None) -> tuple[int | None, str]:
-    """The token whose reading is shown, and its name: the class token, or all patches where there is none."""
-    if query is not None:
-        if not 0 <= query < len(axis):
-            raise UserError(f"token {query} is out of range", where="query", fix=f"use 0 to {len(axis) - 1}")
-        return query, cut(axis.tokens[query].text)
-    return (0, cut(axis.tokens[0].text)) if axis.first > 0 else (None, "mean of all patches")
 
 
 def image_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
@@ -460,6 +376,8 @@ def table_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 
 
 FIGURES: dict[str, Callable[[CaptureBase, Chosen], Drawing]] = {
-    "map": map_figure, "heads": heads_figure, "cross": cross_figure, "image": image_figure, "rollout": rollout_figure,
-    "filters": filters_figure, "lens": lens_figure, "table": table_figure,
+    "steps": steps_figure, "map": map_figure, "heads": heads_figure, "cross": cross_figure, "trace": trace_figure,
+    "lens": lens_figure, "image": image_figure, "rollout": rollout_figure, "filters": filters_figure,
+    "positions": positions_figure, "table": table_figure, "flow": flow_figure, "remove": remove_figure,
+    "compare": compare_figure, "training": training_figure,
 }  # fmt: skip

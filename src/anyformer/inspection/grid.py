@@ -10,13 +10,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anyformer.inspection.canvas import HAIR, INK, SOFT, Label, Mark, Pixels, Rectangle, Stroke, shown, text_width
-from anyformer.inspection.palette import coloured, hex_of, ink_on, value_at
+from anyformer.evaluation.svg import Scale, around, tick_word, ticks
+from anyformer.inspection.canvas import (
+    HAIR,
+    INK,
+    SOFT,
+    Curve,
+    Label,
+    Mark,
+    Pixels,
+    Rectangle,
+    Stroke,
+    shown,
+    text_width,
+)
+from anyformer.inspection.palette import CATEGORIES, DASHES, coloured, hex_of, ink_on, signed_colours, value_at
 
 TYPE, SMALL = 11.0, 9.5  # sizes of type
 LINE = 13.0  # from one line of type to the next
 MOST_CELLS = 64 * 64  # drawn one by one, so that an SVG stays sharp in every viewer; more are one picture
 LONGEST_LABEL = 18  # letters
+KEY_PLACES = [1 - (i + 0.5) / 48 for i in range(48)]  # of a key of colours, from above
+BLUE, ORANGE = "#3f78b8", "#d07a2d"  # of bars above and below 0
 
 
 def cut(text: str, most: int = LONGEST_LABEL) -> str:
@@ -72,6 +87,8 @@ class Matrix:
     cell: tuple[float, float] | None = None
     marked: Sequence[int] | None = None  # of each row, the column that is outlined
     ticks: tuple[Sequence[int], Sequence[int]] | None = None  # rows and columns that are named, where not all are
+    signed: bool = False  # numbers below and above 0, white in the middle
+    title: str = ""
     up: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,16 +102,27 @@ class Matrix:
         self.up = widest > self.cell[0] - 4
         self.left = max((text_width(self.rows[i], TYPE) for i in self.named(queries, 1)), default=0.0) + 10 + LINE
         named = [text_width(self.columns[i], TYPE) for i in self.named(keys, 0)]
-        self.above = (max(named, default=0.0) if self.up else LINE) + 10 + LINE
+        self.heading = LINE + 4 if self.title else 0.0
+        self.above = (max(named, default=0.0) if self.up else LINE) + 10 + LINE + self.heading
         self.wide, self.high = keys * self.cell[0], queries * self.cell[1]
 
     @property
     def width(self) -> float:
-        return self.left + self.wide
+        return self.left + max(self.wide, text_width(self.title, TYPE))
 
     @property
     def height(self) -> float:
         return self.above + self.high
+
+    @property
+    def colours(self) -> np.ndarray:
+        if self.signed:
+            return signed_colours(self.values, self.top)
+        return coloured(self.values, self.top, self.scale)
+
+    def key(self, x: float, y: float, high: float) -> list[Mark]:
+        """What its colours mean."""
+        return signed_key(x, y, high, self.top) if self.signed else colour_key(x, y, high, self.top, self.scale)
 
     def named(self, count: int, axis: int) -> Sequence[int]:
         """The columns (axis 0) or rows (axis 1) that have room for a name: every one, or every n-th."""
@@ -106,7 +134,7 @@ class Matrix:
     def draw(self, x: float, y: float) -> list[Mark]:
         assert self.cell is not None
         left, top, (wide, high) = x + self.left, y + self.above, self.cell
-        colours = coloured(self.values, self.top, self.scale)  # (T,S,3)
+        colours = self.colours  # (T,S,3)
         queries, keys = self.values.shape
         marks: list[Mark] = []
         if queries * keys > MOST_CELLS:
@@ -135,7 +163,8 @@ class Matrix:
                 Rectangle(left + j * wide + 1, top + i * high + 1, wide - 2, high - 2, stroke="#a34700", line=1.5)
             )
         marks.append(Label(x + LINE / 2, top + self.high / 2, self.row_axis, SMALL, "middle", SOFT, up=True))
-        marks.append(Label(left + self.wide / 2, y + LINE / 2, self.column_axis, SMALL, "middle", SOFT))
+        marks.append(Label(left + self.wide / 2, y + self.heading + LINE / 2, self.column_axis, SMALL, "middle", SOFT))
+        marks += [Label(left, y + LINE / 2, self.title, TYPE)] if self.title else []
         return marks
 
     def thinned(self, axis: int, count: int) -> bool:
@@ -144,21 +173,30 @@ class Matrix:
 
 def colour_key(x: float, y: float, high: float, top: float, scale: str, name: str = "blue") -> list[Mark]:
     """The ramp from 0 below to `top` above, with its numbers; about 52 wide."""
-    steps = 48
-    positions = [1 - (i + 0.5) / steps for i in range(steps)]
-    column = coloured(np.array([[value_at(p, top, scale)] for p in positions]), top, scale, name)
+    column = coloured(np.array([[value_at(p, top, scale)] for p in KEY_PLACES]), top, scale, name)
+    words = [("≤ " if position == 0 and scale == "log" else "")
+             + number_text(value_at(position, top, scale) if position or scale == "log" else 0.0)
+             for position in (0.0, 0.5, 1.0)]  # fmt: skip
+    return key_of(x, y, high, column, words)
+
+
+def signed_key(x: float, y: float, high: float, top: float) -> list[Mark]:
+    """The two-sided ramp from `-top` below to `top` above."""
+    column = signed_colours(np.array([[(2 * p - 1) * top] for p in KEY_PLACES]), top)
+    return key_of(x, y, high, column, [number_text(-top), "0", number_text(top)])
+
+
+def key_of(x: float, y: float, high: float, column: np.ndarray, words: Sequence[str]) -> list[Mark]:
     marks: list[Mark] = [Pixels(x, y, 10, high, column), Rectangle(x, y, 10, high, stroke=HAIR)]
-    for position in (0.0, 0.5, 1.0):
+    for position, text in zip((0.0, 0.5, 1.0), words, strict=True):
         level = y + high * (1 - position)
-        low = position == 0 and scale == "log"
-        text = ("≤ " if low else "") + number_text(value_at(position, top, scale) if position or low else 0.0)
         marks += [Stroke(x + 10, level, x + 13, level, SOFT), Label(x + 16, level, text, SMALL, fill=SOFT)]
     return marks
 
 
 @dataclass
 class Bars:
-    """Named numbers as bars, in the order given."""
+    """Named numbers as bars, in the order given; those below 0 are orange."""
 
     names: Sequence[str]
     values: Sequence[float]
@@ -183,10 +221,109 @@ class Bars:
             middle = y + (i + 0.5) * (LINE + 5)
             length = self.wide * abs(value) / top
             marks.append(Label(x + self.left - 6, middle, name, TYPE, "end"))
-            marks.append(Rectangle(x + self.left, middle - 5, max(length, 0.5), 10, fill="#3f78b8"))
+            marks.append(
+                Rectangle(x + self.left, middle - 5, max(length, 0.5), 10, fill=BLUE if value >= 0 else ORANGE)
+            )
             marks.append(Label(x + self.left + length + 5, middle, number_text(value), SMALL, fill=SOFT))
         marks.append(Stroke(x + self.left, y, x + self.left, y + self.height, HAIR))
         return marks
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    style: int | None = None  # which colour and dashes; by its place where none is given
+
+
+@dataclass
+class LineChart:
+    """Lines over one axis, in the colours and dashes of the page, each named at its right end."""
+
+    series: Sequence[Series]
+    across: str
+    up: str = ""
+    wide: float = 420.0
+    high: float = 190.0
+    zero: bool = False  # whether the axis begins at 0
+
+    def __post_init__(self) -> None:
+        self.series = [one for one in self.series if any(map(np.isfinite, one.ys))]
+        low, high = around([y for one in self.series for y in one.ys], zero=self.zero)
+        marks = [tick_word(value) for value in ticks(low, high, 4)]
+        self.left = max(text_width(mark, SMALL) for mark in marks) + 10
+        self.right = max((text_width(one.name, SMALL) for one in self.series), default=0.0) + 12
+        self.range = low, high
+
+    @property
+    def width(self) -> float:
+        return self.left + self.wide + self.right
+
+    @property
+    def height(self) -> float:
+        return self.high + 2 * LINE + 24
+
+    def draw(self, x: float, y: float) -> list[Mark]:
+        left, right, top = x + self.left, x + self.left + self.wide, y + LINE + 8
+        bottom = top + self.high
+        xs = [value for one in self.series for value in one.xs] or [0.0, 1.0]
+        across, up = Scale(min(xs), max(xs), left, right), Scale(*self.range, bottom, top)
+        marks: list[Mark] = []
+        for value in ticks(*self.range, 4):
+            marks.append(Stroke(left, up(value), right, up(value), HAIR, 0.75))
+            marks.append(Label(left - 6, up(value), tick_word(value), SMALL, "end", SOFT))
+        whole = all(float(value).is_integer() for value in xs)
+        for value in ticks(min(xs), max(xs), 6):
+            if whole and not value.is_integer():
+                continue
+            marks.append(Stroke(across(value), bottom, across(value), bottom + 4, SOFT))
+            marks.append(Label(across(value), bottom + 4 + LINE / 2, tick_word(value), SMALL, "middle", SOFT))
+        marks.append(Stroke(left, bottom, right, bottom, SOFT))
+        marks.append(Label((left + right) / 2, bottom + 8 + 1.5 * LINE, self.across, SMALL, "middle", SOFT))
+        marks.append(Label(left, y + LINE / 2, self.up, SMALL, fill=SOFT))
+        ends = []
+        for number, one in enumerate(self.series):
+            style = (number if one.style is None else one.style) % len(DASHES)
+            colour, dash = CATEGORIES["light"][style], DASHES[style]
+            pieces = [[]]  # type: list[list[tuple[float, float]]]
+            for a, b in zip(one.xs, one.ys, strict=True):
+                if np.isfinite(b):
+                    pieces[-1].append((across(a), up(b)))
+                elif pieces[-1]:
+                    pieces.append([])
+            marks += [Curve(tuple(piece), colour, dash=dash) for piece in pieces if len(piece) > 1]
+            alone = [piece[0] for piece in pieces if len(piece) == 1]
+            marks += [Rectangle(a - 2, b - 2, 4, 4, fill=colour) for a, b in alone]
+            last = next(piece for piece in reversed(pieces) if piece)[-1]
+            ends.append((last[1], one.name, colour))
+        lowest = bottom + LINE - LINE * len(ends)
+        level = -np.inf
+        for n, (height, name, colour) in enumerate(sorted(ends)):  # names do not lie on each other
+            level = max(min(height, lowest + LINE * n), level + LINE)
+            marks.append(Label(right + 8, level, name, SMALL, fill=colour))
+        return marks
+
+
+def table_marks(
+    x: float, y: float, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[Mark], float, float]:
+    """Words in rows below their heads, the first column to the left, the others to the right; its width and height."""
+    lines = [head, *[[cut(word, 40) if word else "" for word in row] for row in rows]]
+    widths = [max(text_width(line[i], TYPE) for line in lines) + 20 for i in range(len(head))]
+    marks: list[Mark] = []
+    for n, line in enumerate(lines):
+        at, middle = x, y + (n + 0.5) * (LINE + 4)
+        for i, (word, wide) in enumerate(zip(line, widths, strict=True)):
+            fill = INK if n else SOFT
+            marks.append(Label(at, middle, word, TYPE, fill=fill) if i == 0 else
+                         Label(at + wide, middle, word, TYPE, "end", fill))  # fmt: skip
+            at += wide
+        below = y + (n + 1) * (LINE + 4)
+        marks += [Stroke(x, below, x + sum(widths), below, HAIR, 0.75)] if n in (0, len(lines) - 2) else []
+    return marks, sum(widths), len(lines) * (LINE + 4)
 
 
 @dataclass

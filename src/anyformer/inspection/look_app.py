@@ -22,9 +22,8 @@ from anyformer.extras import require
 from anyformer.inspection.answer import Query, finite
 from anyformer.inspection.checkpoint_steps import followed_runs, newest_look
 from anyformer.inspection.manifest import manifest_of, trust_of_page
-from anyformer.inspection.read_query import EVERYTHING, answered
+from anyformer.inspection.read_query import EVERYTHING, view_answer
 from anyformer.inspection.run_watch import run_news
-from anyformer.inspection.views import view
 from anyformer.inspection.web_files import import_map, page_html, web_files
 from anyformer.tasks import find
 
@@ -151,14 +150,9 @@ class LookApp:
 
     def view(self, name: str, parameters: dict[str, str]) -> LookResponse:
         _, capture = self.capture(parameters)
-        module = view(name)
         query = Query.parse(parameters)
         with self.lock:
-            why = module.applies(capture)
-            if why is not None:
-                raise UserError(why, where=module.TITLE, fix="open another view")
-            check_selection(capture, query)
-            answer, reads = answered(module, capture, query)
+            answer, reads = view_answer(capture, name, query)
             body = answer.to_bytes()
         names = sorted(set(reads) - {EVERYTHING} | (set(parameters) if EVERYTHING in reads else set()))
         keep = "no" if answer.facts.get("keep") is False or EVERYTHING in reads else "yes"
@@ -207,20 +201,6 @@ def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> b
 def is_json(kind: str) -> bool:
     """Whether a body calls itself JSON, which a form of another site cannot."""
     return kind.partition(";")[0].strip().lower() == "application/json"
-
-
-def check_selection(capture: Capture, query: Query) -> None:
-    """Refuse a cell that is not there, before any view counts on it."""
-    if not capture.sites:
-        return
-    site = capture.site(query.site)
-    for name, value, count in (
-        ("head", query.head, site.heads),
-        ("query", query.query, len(capture.axes[site.queries])),
-        ("key", query.key, len(capture.axes[site.keys])),
-    ):
-        if value >= count:
-            raise UserError(f"{name} {value} is out of range", where=site.label, fix=f"use 0 to {count - 1}")
 
 
 def put_beside(first: Capture, second: Capture, most: int) -> Capture:

@@ -10,17 +10,15 @@ import base64
 import gzip
 import hashlib
 import html
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from anyformer.inspection.answer import SELECTION
-from anyformer.inspection.manifest import manifest_of, start_of, trust_of_page
+from anyformer.inspection.manifest import start_of
 from anyformer.inspection.read_query import EVERYTHING, answered
 from anyformer.inspection.views import exported_queries, views
 from anyformer.inspection.web_files import import_map, page_html, script_text, web_files
-from anyformer.safe_files import replace_file, writing
 
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
@@ -30,15 +28,6 @@ START = (
     'start(held(JSON.parse(document.getElementById("look-data").textContent)));'
 )
 FRAME_HEIGHT = 760  # pixels of the page in a notebook
-
-
-def export(capture: Capture, path: str | Path | None = None) -> str:
-    """The page as text; written to `path` too, where one is given."""
-    text = exported_page({**manifest_of(capture), "trust": trust_of_page(capture)}, held_answers(capture))
-    if path is not None:
-        with writing(Path(path)):
-            replace_file(Path(path), text)
-    return text
 
 
 def exported_page(manifest: dict[str, Any], answers: list[dict[str, Any]]) -> str:
@@ -80,11 +69,6 @@ def held_answers(capture: Capture) -> list[dict[str, Any]]:
                 packed = in_base64(gzip.compress(answer.to_bytes(), 9, mtime=0))
                 found[key] = {"view": name, "reads": names, "params": params, "data": packed}
     return list(found.values())
-
-
-def notebook(capture: Capture) -> str:
-    """The page in a frame that can reach nothing outside of it."""
-    return framed_page(export(capture))
 
 
 def framed_page(text: str) -> str:

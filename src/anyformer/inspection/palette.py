@@ -29,10 +29,21 @@ CATEGORIES = {
     "dark": ("#56b4e9", "#ff9c4a", "#3fd0a4", "#e79bc4", "#9fd3ff", "#f0d060", "#b9bfc8", "#bfa3ff"),
 }
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3")
+# Surfaces, type and what has a colour of its own, light and dark: on the page, and in the reports.
+TOKENS = {
+    "paper": ("#fbfbfa", "#121417"), "panel": ("#ffffff", "#181b1f"), "wash": ("#f2f3f4", "#20242a"),
+    "ink": ("#1b1d21", "#e8e9ea"), "soft": ("#5d636c", "#a3a9b2"), "hair": ("#e3e4e6", "#2c3036"),
+    "line": ("#8a9099", "#747b85"),  # borders of controls and axes: 3:1 on the panel
+    "accent": ("#1f5fbf", "#7db2ff"), "on-accent": ("#ffffff", "#10151c"),
+    "good": ("#1a7340", "#6fce96"), "warn": ("#8a5300", "#f0b45a"), "bad": ("#b3261e", "#ff8f86"),
+    "query": ("#1f5fbf", "#7db2ff"), "key": ("#a34700", "#ffab6b"), "value": ("#1a7340", "#6fce96"),
+    "head": ("#8a2f8f", "#e29be6"),
+}  # fmt: skip
 FOR_THE_PAGE = {"ramps": RAMPS, "categories": CATEGORIES, "dashes": DASHES}
 STOPS = {
     "blue": RAMPS["light"]["one"],
     "night": RAMPS["dark"]["one"],
+    "two": RAMPS["light"]["two"],
     "heat": ("#17103a", "#4d1c6e", "#973078", "#d8535a", "#f59b45", "#fbf0a6"),  # dark to light, for overlays
 }
 
@@ -68,6 +79,14 @@ def value_at(position: float, top: float, scale: str) -> float:
 def coloured(values: np.ndarray, top: float, scale: str, name: str = "blue") -> np.ndarray:
     """Numbers (...) as colours (..., 3)."""
     return ramp(name)[np.rint(place(values, top, scale) * 255).astype(int)]
+
+
+def signed_colours(values: np.ndarray, top: float) -> np.ndarray:
+    """Numbers from -top to top as colours (..., 3), 0 in the middle; where there is no number it is grey."""
+    values = np.asarray(values, float)
+    share = np.clip(np.nan_to_num(values) / max(top, 1e-30), -1.0, 1.0)
+    found = ramp("two")[np.rint((share + 1) / 2 * 255).astype(int)]
+    return np.where(np.isnan(values)[..., None], np.uint8(236), found)
 
 
 def hex_of(rgb: np.ndarray) -> str:

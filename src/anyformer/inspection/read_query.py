@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from anyformer.errors import UserError
 from anyformer.inspection.answer import SELECTION, Query, ViewAnswer
+from anyformer.inspection.views import view
 
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
@@ -65,3 +67,27 @@ def answered(module: ModuleType, capture: Capture, query: Query) -> tuple[ViewAn
     with torch.no_grad():  # a view that needs gradients turns them on itself; a thread begins with them on
         answer: ViewAnswer = module.answer(capture, noted)
     return answer, noted.reads
+
+
+def view_answer(capture: Capture, name: str, query: Query) -> tuple[ViewAnswer, tuple[str, ...]]:
+    """The same for a view by its name; one that does not apply, and a cell that is not there, are rejected."""
+    module = view(name)
+    why = module.applies(capture)
+    if why is not None:
+        raise UserError(why, where=module.TITLE, fix="open another view")
+    check_selection(capture, query)
+    return answered(module, capture, query)
+
+
+def check_selection(capture: Capture, query: Query) -> None:
+    """Refuse a cell that is not there, before any view counts on it."""
+    if not capture.sites:
+        return
+    site = capture.site(query.site)
+    for name, value, count in (
+        ("head", query.head, site.heads),
+        ("query", query.query, len(capture.axes[site.queries])),
+        ("key", query.key, len(capture.axes[site.keys])),
+    ):
+        if value >= count:
+            raise UserError(f"{name} {value} is out of range", where=site.label, fix=f"use 0 to {count - 1}")

@@ -12,7 +12,6 @@ from playwright.sync_api import Page
 
 from anyformer import Attention, Block, Learned, Model, Stack, Tokens
 from anyformer.inspection.capture import Capture, look
-from anyformer.inspection.page import export
 from anyformer.inspection.server import serve_look
 from anyformer.inspection.steps import steps_of
 from anyformer.inspection.views import steps as view
@@ -203,7 +202,7 @@ def test_an_exported_page_holds_the_example_and_computes(
     pages: Any, settled: Any, capture_of: Any, tmp_path: Any
 ) -> None:
     path = tmp_path / "inside.html"
-    export(capture_of("gpt"), path)
+    capture_of("gpt").html(path)
     page = pages.open(f"{path.as_uri()}#view=steps&example=lecture")
     settled(page)
     assert [page.inner_text(f"[data-focus=cell-weights-{j}]").strip() for j in range(2)] == ["0.850", "0.150"]
