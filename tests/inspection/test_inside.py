@@ -11,8 +11,9 @@ import pytest
 
 import anyformer
 from anyformer.data.reopen import reopen
-from anyformer.evaluation.figures import SHADES, heat_map, shade_rules
+from anyformer.evaluation.figures import heat_map
 from anyformer.evaluation.sections import inside
+from anyformer.evaluation.style import SHADES, shade_rules
 from anyformer.inspection.capture import look
 from anyformer.inspection.inside_facts import inside_facts
 from anyformer.inspection.palette import FOR_THE_PAGE

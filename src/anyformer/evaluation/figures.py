@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from anyformer.evaluation.run_files import Point, smooth_line, thin_line
+from anyformer.evaluation.style import SHADES
 from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag, text_of
-from anyformer.inspection.palette import SCALES, hex_of, place, ramp, value_at
+from anyformer.inspection.palette import SCALES, place, value_at
 from anyformer.plain_text import printable
 
 WIDE, TALL = 640.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 70.0, 34.0, 50.0
-SHADES, SCALE = 32, "sqrt"  # steps of a map's colours above none, and how weights stand on them
+SCALE = "sqrt"  # how weights stand on the colours of a map
 LETTER = 7.5  # width of a letter of a label, about
 
 
@@ -144,16 +145,6 @@ def heat_map(
     box = f"0 0 {text_of(width)} {text_of(height)}"
     return tag("svg", "".join([*cells, *words, *strip]), viewBox=box, width=width, role="img", aria_label=title,
                class_="heat-map")  # fmt: skip
-
-
-def shade_rules() -> str:
-    """The colours of those cells as CSS, light and dark."""
-
-    def rules(name: str) -> str:
-        colours = ramp(name)[np.linspace(0, 255, SHADES + 1).round().astype(int)]
-        return "".join(f".shade{i}{{fill:{hex_of(colour)}}}" for i, colour in enumerate(colours))
-
-    return f"{rules('blue')}\n@media screen and (prefers-color-scheme: dark){{{rules('night')}}}\n"
 
 
 def short(word: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape, unescape
 from typing import Any
 
+from anyformer.evaluation.style import style_sheet
 from anyformer.evaluation.svg import number
 
 Cell = tuple[str, str]  # HTML that is ready, and the class of its cell
@@ -110,7 +111,7 @@ def pairs(entries: Mapping[str, Any]) -> str:
     return f"<dl>{rows}</dl>" if rows else ""
 
 
-def document(title: str, style: str, head: str, links: Iterable[tuple[str, str]], body: str, foot: str) -> str:
+def document(title: str, head: str, links: Iterable[tuple[str, str]], body: str, foot: str) -> str:
     """The whole page: one file, no script, nothing loaded from anywhere."""
     navigation = "".join(f'<a href="#{name}">{words_}</a>' for name, words_ in links)
     return f"""<!DOCTYPE html>
@@ -122,7 +123,7 @@ def document(title: str, style: str, head: str, links: Iterable[tuple[str, str]]
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <style>
-{style}</style>
+{style_sheet()}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the results</a>

@@ -13,7 +13,6 @@ from anyformer.evaluation import sections
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.data_section import data
 from anyformer.evaluation.facts import plain
-from anyformer.evaluation.figures import shade_rules
 from anyformer.evaluation.page import document, figures, preformat, section, table, words
 from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, object_of, read_evaluation, read_run
 from anyformer.evaluation.sentences import duration, metric_name
@@ -23,7 +22,6 @@ from anyformer.tasks.known_tasks import find, title_of
 NAME = "report.html"
 PRETRAIN = "pretrain"  # the folder of the first stage
 TUNE = "tune"  # the folder of a search before the run
-STYLE = Path(__file__).parent / "web" / "report.css"
 
 
 def write_report(folder: Path, answers: Answers | None = None, evaluation: Mapping[str, Any] | None = None) -> Path:
@@ -83,9 +81,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
         part for part in (title_of(task), model_of(files), str(files.run.get("id") or folder.name)) if part
     )
     foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
-    return document(
-        title, STYLE.read_text(encoding="utf-8") + shade_rules(), top(files, folder, task), links, body, foot
-    )
+    return document(title, top(files, folder, task), links, body, foot)
 
 
 def pretraining(folder: Path) -> str:

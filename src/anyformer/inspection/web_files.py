@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from anyformer.inspection.palette import FOR_THE_PAGE
+from anyformer.inspection.palette import FOR_THE_PAGE, TOKENS
 
 SCRIPT, SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 
@@ -28,7 +28,8 @@ class WebFile(NamedTuple):
 def web_files() -> dict[str, WebFile]:
     """Every module and the style sheet, by path below `web/`. A name from outside is only ever looked up here."""
     root = files("anyformer.inspection") / "web"
-    found = {"look.css": WebFile(SHEET, (root / "look.css").read_text(encoding="utf-8"))}
+    colours = "".join(f"--{name}:light-dark({light},{dark});" for name, (light, dark) in TOKENS.items())
+    found = {"look.css": WebFile(SHEET, f":root{{{colours}}}\n" + (root / "look.css").read_text(encoding="utf-8"))}
     for folder, prefix in ((root, ""), (root / "views", "views/")):
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
             if entry.name.endswith(".js"):

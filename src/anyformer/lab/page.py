@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 
 from anyformer.evaluation.page import document, pairs, picture, section, table
 from anyformer.lab.claim import Verdict
@@ -14,7 +13,6 @@ from anyformer.lab.runner import ClaimRun
 
 def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
     """The page; `missing` names the claims that have not been run."""
-    style = (files("anyformer.evaluation") / "web" / "report.css").read_text(encoding="utf-8")
     counts = {verdict: sum(run.finding.verdict is verdict for run in runs) for verdict in Verdict}
     summary = ", ".join(f"{verdict.value}: {count}" for verdict, count in counts.items() if count) or "none was run"
     head = f"<h1>The lectures, re-run</h1><p>{len(runs)} claims; {escape(summary)}.</p>"
@@ -27,7 +25,7 @@ def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
     body = section("overview", "Overview", table(("claim", "quoted", "measured", "verdict"), rows))
     body += "".join(section(run.claim.name, escape(run.claim.claim), claim_body(run)) for run in runs)
     links = [("overview", "Overview"), *((run.claim.name, run.claim.name) for run in runs)]
-    return document("The lectures, re-run", style, head, links, body, "Made by <code>anyformer lab report</code>.")
+    return document("The lectures, re-run", head, links, body, "Made by <code>anyformer lab report</code>.")
 
 
 def claim_body(run: ClaimRun) -> str:

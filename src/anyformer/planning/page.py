@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.resources import files
 from pathlib import Path
 
 from anyformer.amounts import binary_bytes, count_text
@@ -35,9 +34,8 @@ def plan_page(plan: ModelPlan, optima: list[Optimum] | None = None) -> str:
     links = [(name, heading) for name, heading, inside in parts if inside]
     body = "".join(section(name, heading, inside) for name, heading, inside in parts)
     foot = "<p>One file, no script, nothing loaded from elsewhere. Nothing was allocated to make it.</p>"
-    style = (files("anyformer.evaluation") / "web" / "report.css").read_text(encoding="utf-8")
     head = f"<h1>{words(title)}</h1><p>{words(what)}</p>"
-    return document(title, style, head, links, body, foot)
+    return document(title, head, links, body, foot)
 
 
 def write_page(plan: ModelPlan, path: str | Path, optima: list[Optimum] | None = None) -> Path:
