@@ -32,6 +32,7 @@ from anyformer import (
     UserError,
     YarnScaling,
 )
+from anyformer.checkpoints.changes import stretched
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.capture import look
 from anyformer.inspection.position_pictures import coloured, position_pictures
@@ -271,3 +272,41 @@ def test_pictures_go_into_a_folder(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="give a folder"):
         position_pictures(tmp_path / "file")
+
+
+# ---------------------------------------------------------------- interpolation
+
+
+def test_learned_positions_are_interpolated_as_convert_does_it():
+    model = network(Learned(20))
+    made = position_arrays("learned", model, PositionSizes(length=10))
+    table = model.embed.position.table.weight.detach().numpy()
+    channels = made.facts["channels"]
+    assert channels == np.argsort(-table[:10].var(0, ddof=1))[: len(channels)].tolist() and len(channels) == 8
+    apart = made.facts["apart"]
+    assert made.facts["longer"] == 40 and apart == pytest.approx(39 / 19)
+    for row in range(20):
+        place = row / apart
+        low = int(place)
+        wanted = table[low] + (place - low) * (table[min(low + 1, 19)] - table[low])
+        np.testing.assert_allclose(made.arrays["resized"][row], wanted[channels], atol=1e-5)
+    np.testing.assert_allclose(made.arrays["trained"], table[:10, channels], atol=1e-6)
+    longer = stretched(torch.tensor(table), 40)
+    np.testing.assert_allclose(made.arrays["resized"], longer[:20][:, channels].numpy(), atol=1e-5)
+
+
+def test_positions_of_patches_are_those_that_a_larger_image_gets():
+    model = (
+        Model(embed=Patches(size=16, patch=4), stack=Stack(width=32, depth=1, block=Block(mixer=Attention(heads=4))))
+        .build(seed=0)
+        .eval()
+    )
+    made = position_arrays("learned", model)
+    assert made.facts["trained"] == [4, 4] and made.facts["resized"] == [8, 8]
+    position = model.embed.position
+    context = model.embed.layout(torch.zeros(1, 3, 32, 32))
+    with torch.no_grad():
+        wanted = position(context, torch.float32)[0, position.extra :]
+    np.testing.assert_allclose(made.arrays["resized"], wanted[:, made.facts["channels"]].numpy(), atol=1e-5)
+    assert made.arrays["trained"].shape == (16, 8)
+    assert np.abs(made.arrays["resized"][::2][:16] - made.arrays["trained"]).max() > 1e-3  # control: not copies

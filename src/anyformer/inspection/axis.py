@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -33,6 +34,7 @@ class Token:
     kind: str = "word"  # word, piece, special, patch, register, column, frame, query or token
     id: int | None = None
     note: str = ""
+    segment: int | None = None  # which text of a pair it is in, where the network is told (BERT's token types)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,30 @@ def axis_of(
     if len(tokens) != length:
         return numbered(name, length)
     return TokenAxis(name, tuple(tokens), grid, first)
+
+
+def with_segments(axis: TokenAxis, segments: Any, row: int) -> TokenAxis:
+    """The same axis, whose tokens know their segment, where there are several."""
+    if not isinstance(segments, Tensor) or segments.dim() != 2 or segments.shape[1] != len(axis):
+        return axis
+    numbers = segments[min(row, len(segments) - 1)].tolist()
+    if len(set(numbers)) < 2:
+        return axis
+    tokens = (replace(token, segment=number) for token, number in zip(axis.tokens, numbers, strict=True))
+    return replace(axis, tokens=tuple(tokens))
+
+
+def segment_words(axis: TokenAxis) -> str:
+    """Which tokens each segment has, in words; nothing where there is one.
+
+    >>> segment_words(TokenAxis("", tuple(Token(text, segment=int(text > "b")) for text in "abcd")))
+    'segment 0 is tokens 0 to 1, segment 1 tokens 2 to 3'
+    """
+    runs = [(number, [i for i, _ in run]) for number, run in groupby(enumerate(axis.tokens), lambda at: at[1].segment)]
+    named = [(number, run) for number, run in runs if number is not None]
+    words = (f"segment {number} {'tokens' if n else 'is tokens'} {run[0]} to {run[-1]}"
+             for n, (number, run) in enumerate(named))  # fmt: skip
+    return ", ".join(words) if len(named) > 1 else ""
 
 
 def numbered(name: str, length: int) -> TokenAxis:

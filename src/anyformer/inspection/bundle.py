@@ -393,8 +393,8 @@ class Saved(CaptureBase):
 
 def read_axis(given: Any) -> TokenAxis:
     tokens, written = (
-        tuple(Token(str(one["text"]), str(one.get("kind", "word")), one.get("id"), str(one.get("note", "")))
-              for one in given.get(part, ()))
+        tuple(Token(str(one["text"]), str(one.get("kind", "word")), one.get("id"), str(one.get("note", "")),
+                    None if one.get("segment") is None else int(one["segment"])) for one in given.get(part, ()))
         for part in ("tokens", "written")
     )  # fmt: skip
     if written and len(written) != len(tokens):

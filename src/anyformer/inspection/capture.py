@@ -22,7 +22,7 @@ from anyformer.core.model import Seq2Seq
 from anyformer.embeds.table import Table
 from anyformer.errors import UserError
 from anyformer.inspection.answer import Query, ViewAnswer, finite
-from anyformer.inspection.axis import TokenAxis, axis_of, merged, numbered
+from anyformer.inspection.axis import TokenAxis, axis_of, merged, numbered, with_segments
 from anyformer.inspection.budget import bytes_of, check, check_map, price_call
 from anyformer.inspection.capture_base import ALL, CaptureBase
 from anyformer.inspection.example_input import example_input, input_kind
@@ -164,7 +164,8 @@ class Capture(CaptureBase):
             module: Any = self.model.get_submodule(stack) if stack else self.model
             embed = getattr(module, "embed", None)
             if embed is not None:
-                found[stack] = axis_of(stack, embed, self.inputs_for(stack), length, self.predictor, 0)
+                axis = axis_of(stack, embed, self.inputs_for(stack), length, self.predictor, 0)
+                found[stack] = with_segments(axis, None if stack else self.given.options.get("segments"), 0)
             else:
                 found[stack] = numbered(stack, length)
         return found

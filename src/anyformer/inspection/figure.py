@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from anyformer.errors import UserError, did_you_mean
+from anyformer.inspection.axis import segment_words
 from anyformer.inspection.canvas import HAIR, SOFT, Drawing, Label, Mark, Pixels, Rectangle, text_width
 from anyformer.inspection.figure_answers import (
     compare_figure,
@@ -121,9 +122,17 @@ def map_of_site(capture: CaptureBase, site: Site, chosen: Chosen, *, marked: boo
     matrix = Matrix(
         values, names[0], names[1], float(values.max()), chosen.scale, row_axis=axes[0], column_axis=axes[1],
         marked=values.argmax(1).tolist() if marked and ticks is None else None, ticks=ticks,
+        bands=None if ticks is not None else segment_bands(rows, columns),
     )  # fmt: skip
+    words += [f"bands: {segment_words(columns)}"] if matrix.bands is not None else []
     words += ["strongest of each row outlined"] if matrix.marked else []
     return with_key(capture, matrix, (*words, "attention weights" if site.kind != "other" else site.mixer))
+
+
+def segment_bands(rows: TokenAxis, columns: TokenAxis) -> tuple[list[int], list[int]] | None:
+    """The segment of every row and column, where both have some."""
+    found = [[token.segment for token in axis.tokens if token.segment is not None] for axis in (rows, columns)]
+    return (found[0], found[1]) if (len(found[0]), len(found[1])) == (len(rows), len(columns)) else None
 
 
 def round_places(count: int, step: int, cells: int) -> tuple[list[str], list[int]]:

@@ -87,6 +87,7 @@ class Matrix:
     cell: tuple[float, float] | None = None
     marked: Sequence[int] | None = None  # of each row, the column that is outlined
     ticks: tuple[Sequence[int], Sequence[int]] | None = None  # rows and columns that are named, where not all are
+    bands: tuple[Sequence[int], Sequence[int]] | None = None  # the part that each row and column belongs to
     signed: bool = False  # numbers below and above 0, white in the middle
     title: str = ""
     up: bool = field(init=False)
@@ -162,9 +163,26 @@ class Matrix:
             marks.append(
                 Rectangle(left + j * wide + 1, top + i * high + 1, wide - 2, high - 2, stroke="#a34700", line=1.5)
             )
+        marks += self.parts(left, top) if self.bands is not None else []
         marks.append(Label(x + LINE / 2, top + self.high / 2, self.row_axis, SMALL, "middle", SOFT, up=True))
         marks.append(Label(left + self.wide / 2, y + self.heading + LINE / 2, self.column_axis, SMALL, "middle", SOFT))
         marks += [Label(left, y + LINE / 2, self.title, TYPE)] if self.title else []
+        return marks
+
+    def parts(self, left: float, top: float) -> list[Mark]:
+        """A coloured band beside the rows and above the columns of each part, and a line where the next one begins."""
+        assert self.cell is not None and self.bands is not None
+        marks: list[Mark] = []
+        for i, part in enumerate(self.bands[0]):
+            y = top + i * self.cell[1]
+            marks.append(Rectangle(left - 5, y, 4, self.cell[1], fill=CATEGORIES["light"][part % 8]))
+            if i and part != self.bands[0][i - 1]:
+                marks.append(Stroke(left, y, left + self.wide, y, INK, 0.75))
+        for j, part in enumerate(self.bands[1]):
+            x = left + j * self.cell[0]
+            marks.append(Rectangle(x, top - 5, self.cell[0], 4, fill=CATEGORIES["light"][part % 8]))
+            if j and part != self.bands[1][j - 1]:
+                marks.append(Stroke(x, top, x, top + self.high, INK, 0.75))
         return marks
 
     def thinned(self, axis: int, count: int) -> bool:

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anyformer.checkpoints.changes import stretched
 from anyformer.core.context import lay_out
 from anyformer.errors import UserError, did_you_mean
 from anyformer.positions.alibi import AlibiModule, slopes
 from anyformer.positions.buckets import Buckets, BucketsModule, bucket
-from anyformer.positions.grid import GridModule
+from anyformer.positions.grid import GridModule, resize
 from anyformer.positions.learned import LearnedModule
 from anyformer.positions.rope import LinearScaling, NTKScaling, Rope, RopeModule, Scaling, YarnScaling
 from anyformer.positions.shaw import ShawModule
@@ -43,6 +44,8 @@ MODULES: dict[type[nn.Module], str] = {
 }  # fmt: skip
 COUNT = 16  # rows of the binary counter: 0 to 15
 MOST_PATCHES = 400  # whose similarity is shown: a matrix of 640 kB
+VARIED = 8  # channels of a table that are shown interpolated
+MOST_RESIZED = 2**15  # numbers of them for patches: 128 kB
 STRETCH = 4.0  # how many times longer than trained the scalings of rotary positions are shown for
 
 
@@ -199,7 +202,30 @@ def of_learned(module: nn.Module | None, sizes: PositionSizes) -> Positions:
     products, similarity = dot_products(table), cosines(table)
     mean, spread = by_distance(similarity)
     arrays = {"table": table, "products": products, "similarity": similarity, "distance": mean, "spread": spread}
+    arrays |= interpolated(module, sizes.length, facts)
     return Positions("learned", True, numbers(arrays), facts)
+
+
+def interpolated(module: LearnedModule | GridModule, length: int, facts: dict[str, Any]) -> dict[str, Tensor]:
+    """The channels that vary most, as trained and for twice the length or side, as an image or `convert` resamples."""
+    weight = module.table.weight.detach().double().cpu()
+    if isinstance(module, GridModule):
+        larger = (2 * module.grid[0], 2 * module.grid[1])
+        before = weight[module.extra :]
+        after = resize(weight, module.grid, larger, module.extra, module.resample)[module.extra :]
+        facts |= {"trained": list(module.grid), "resized": list(larger)}
+        most = max(1, MOST_RESIZED // len(after))
+    else:
+        rows = weight[module.offset :]
+        if len(rows) < 2:
+            return {}
+        longer = 2 * len(rows)
+        before, after = rows[:length], stretched(rows, longer)[: 2 * length]
+        facts |= {"longer": longer, "apart": (longer - 1) / (len(rows) - 1)}  # new positions between two trained ones
+        most = VARIED
+    channels = before.var(0).topk(min(VARIED, most, before.shape[1])).indices
+    facts["channels"] = channels.tolist()
+    return {"trained": before[:, channels], "resized": after[:, channels]}
 
 
 # ---------------------------------------------------------------- acting on scores

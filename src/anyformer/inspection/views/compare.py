@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TITLE = "Compare"
 READ = "Orange: the second looks there more; blue: the first does. The table says how far each head has moved, in bits."
 NOTES = {
+    "rest": "Weight on other keys is counted as one more key in the distances.",
     "apart": "The two inputs have no token in common, so that no difference can be drawn: each map stands by itself.",
 }
 WINDOW = 128  # tokens drawn at once

@@ -23,6 +23,10 @@ READ = (
     "A row is a target token as it is written, a column a source token. The stronger a cell, the more the decoder "
     "looked there to write it."
 )
+NOTES = {
+    "written": "The source token that was read most to write each token: where, not why.",
+    "read": "The source token that was read most by each target token: where, not why.",
+}
 CLAIM = "bahdanau-alignment"
 TOUR = (4, "Cross-attention. Which part of the source each written word looks at.")
 WINDOW = 256  # target tokens in one answer

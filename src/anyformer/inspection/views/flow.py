@@ -24,6 +24,7 @@ READ = (
 )
 CLAIM = "residual-and-norm"
 NOTES = {
+    "gateless": "The selected layer has no gates.",
     "mixer": "How much output t (row) changes with input s (column): the mixer moves information between tokens.",
     "alone": "The feed-forward network changes each token by itself: all but the diagonal is exactly 0.",
     "together": "This feed-forward network lets tokens change each other.",

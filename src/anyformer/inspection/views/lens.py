@@ -23,6 +23,9 @@ READ = (
     "Each row is a layer, read through the final norm and the head. The stronger a cell, the surer its answer; "
     "the last row is the model's own."
 )
+NOTES = {
+    "labels": "Each label is answered by itself: several may come together.",
+}
 TOUR = (7, "The lens. What the model would answer after each layer.")
 TOP = 10
 WINDOW = 64  # positions in one answer

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.core.attend import score_steps, spread
 from anyformer.inspection.answer import Query, ViewAnswer, as_bytes
+from anyformer.inspection.axis import segment_words
 from anyformer.inspection.overview import SIDE, STRONGEST, map_shape, overview, row_runs
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ READ = "Each row is a query and shows where it reads: the stronger a cell, the m
 CLAIM = "soft-dictionary"
 TOUR = (1, "The map. Each row is a token and shows where one head reads. Click a cell; the arrow keys move it.")
 NOTES = {
+    "other": " is no attention: a cell is how strongly one token depends on another, the mean size over channels, each "
+    "row divided by its sum.",
+    "faint": "Lines below a fiftieth of that are left out.",
+    "bars": "Bars at the right: entropy of a row; below: mean weight of a key.",
     "zoom": "Keys + − 0, two fingers, or the wheel on the focused map.",
 }
 SHOWN = ("weights", "scores", "values")
@@ -48,7 +53,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     facts: dict[str, Any] = {
         "site": site.index, "heads": heads, "shape": [queries, keys], "row": row, "column": column, "long": long,
         "show": show, "has_scores": has_scores, "over": over, "causal": site.causal, "kind": site.kind,
-        "mixer": site.mixer,
+        "mixer": site.mixer, "segments": segment_words(capture.axes[site.keys]),
     }  # fmt: skip
     arrays = {"map": values.numpy()}
     if long:

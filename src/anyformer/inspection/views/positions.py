@@ -24,9 +24,13 @@ READ = (
 )
 CLAIM = "permutation"
 NOTES = {
+    "bits": "Each bit of a counter is a square wave, twice as slow as the one to its right.",
+    "change": "Change of each token's vector when the tokens are shuffled",
     "counter": "The last bit of a counter changes with every number, the one before it half as often: "
     "sinusoids are the same idea with smooth waves.",
     "patch": "Choose a patch: the map shows how alike its position is to every other one.",
+    "interpolation": "An image of another size gets positions between those that were trained, bicubic over the "
+    "patches; a longer text those of anyformer convert --max-length, linear between two neighbours.",
     "scaling": "linear divides every angle; NTK raises the base, so that slow pairs stretch and fast ones "
     "hardly change; YaRN keeps fast pairs, divides slow ones and raises the score a little.",
     "shuffle": "Without positions and without a mask, shuffled tokens give the same answers in shuffled order "

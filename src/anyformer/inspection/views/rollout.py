@@ -34,6 +34,10 @@ READ = (
     "How much of each input token reaches the chosen token if attention alone carried it through the layers. "
     "Beside it: the weights that raised the answer."
 )
+NOTES = {
+    "alone": "Without the token itself: the product of the maps alone.",
+    "passed": "The second part stands for what a block passes on unread.",
+}
 
 
 def applies(capture: Capture) -> str | None:

@@ -20,7 +20,14 @@ TITLE = "Generation trace"
 READ = "Each token is shaded by its probability. Choose one to see what else could have come, and branch from there."
 CLAIM = "kv-cache"
 NOTES = {
+    "masked": "Each number is from a pass of its own in which that word is masked (pseudo-log-likelihood).",
+    "read": "This token was read, not written: to change it, give another input.",
+    "still": "To go on from another token, run anyformer look.",
     "entropy": "Entropy: how open the choice was. Surprise: −log of the token that came. Both in nats.",
+}
+UNSCORED = {
+    "masked": f"special tokens are not asked for, nor those after the first {MASKED}.",
+    "written": "nothing stands before it that could predict it.",
 }
 TOP = 50
 MOST_NEW = 64
@@ -41,7 +48,8 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         "branches": writes(capture.model), "first": first_step(capture, found), "temperatures": list(TEMPERATURES),
         "tokens": [token_facts(token) for token in words_of(capture, found.ids.tolist())],
         "names": names_of(capture, found.top_ids[found.scored].flatten().tolist(), "word"),
-        "vocabulary": vocabulary(capture), "scored": found.scored.tolist(), "limit": MASKED,
+        "vocabulary": vocabulary(capture), "scored": found.scored.tolist(),
+        "unscored": UNSCORED[found.kind],
         "total": sum(own), "perplexity": math.exp(-sum(own) / len(own)) if own else None,
         "branched": bool(query.options.get("branch")), "tolerance": tolerance(capture),
         "trusted": math.isnan(found.error) or found.error <= tolerance(capture),

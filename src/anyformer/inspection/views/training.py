@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TITLE = "Training"
 READ = "Move the slider to see this head at each checkpoint; the curves show when heads form and what the loss does."
 NOTES = {
+    "gone": "The server does not answer; it may have been stopped.",
     "other": "This layer is not attention: it has no map. The loss is below.",
     "early": "The run has no checkpoint yet: they appear here as they are written (--set training.save_every=100).",
     "few": "A run keeps its two newest checkpoints and the best one; train with --set training.keep=100 to "

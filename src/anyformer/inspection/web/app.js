@@ -5,7 +5,7 @@
 // and is called again, with an empty panel, after each change of the selection.
 
 import { knob, row } from "look/controls";
-import { h, replace } from "look/element";
+import { announce, h, replace } from "look/element";
 import { count, cut, number, percent, quoted, visible, whole } from "look/format";
 import { placeIn, times } from "look/lists";
 import { force, theme } from "look/palette";
@@ -77,7 +77,6 @@ export const start = async (source) => {
       return source.ask(view, { ...now, ...own(), ...params });
     },
     newest: async () => { const next = await source.renew({ newest: true }, manifest.capture); adopt(next); store.select({ capture: next.capture, step: null }); },
-    announce: (text) => { byId("live").textContent = text; },
     tokens: (axis) => manifest.axes[axis]?.tokens ?? [],
     queries: (site) => namesOf(manifest, site),
     describe: (selection = look.selection) => words(manifest, selection),
@@ -94,7 +93,7 @@ export const start = async (source) => {
       h("div", { class: "bar" },
         h("h1", { class: "brand" }, manifest.title, h("span", {}, " · anyformer look")),
         h("span", { class: "push" }),
-        knob("checking numbers \u2026", null, { class: "chip trust", focus: "trust", disabled: true }),
+        knob("checking numbers …", null, { class: "chip trust", focus: "trust", disabled: true }),
         canRenew() ? [tool("New input", "new", () => renew(false)), tool("Compare", "compare", () => renew(true))] : null,
         tool("Tour", "tour", () => startTour(look)), tool("Keys", "keys", openKeys),
         tool(now === "dark" ? "Light" : "Dark", "theme", () => {
@@ -119,7 +118,7 @@ export const start = async (source) => {
     if (mine !== manifest || !chip || !trust) return;
     chip.className = `chip trust ${trust.ok ? "good" : "warn"}`;
     chip.disabled = false;
-    chip.textContent = trust.ok ? "\u2713 numbers checked" : "! check the numbers";
+    chip.textContent = trust.ok ? "✓ numbers checked" : "! check the numbers";
     chip.onclick = () => showTrust(trust);
   };
   const redraw = () => { header(); check(); show(); };
@@ -134,7 +133,7 @@ export const start = async (source) => {
     const there = manifest.views.some(({ name, applies }) => name === "compare" && applies);
     if (there && look.selection.view !== "compare") store.select({ view: "compare" });
     else if (canRenew()) renew(true);
-    else look.announce("Nothing can be compared in this page.");
+    else announce("Nothing can be compared in this page.");
   };
 
   const step = (name, by, length) => store.select({ [name]: placeIn(look.selection[name] + by, length) });
@@ -151,12 +150,12 @@ export const start = async (source) => {
         "aria-label": `${name}, a token's number`, data: { focus: `trail-${name}` }, onchange: (event) => store.select({ [name]: placeIn(event.target.value, list.length) }) }));
       return several(name, name === "query" ? "Query token" : "Key token", list.map((each, i) => `${quoted(each.text, 18)} ${i}`), now, name);
     };
-    const arrows = (name, length, what) => [[-1, "\u2039", "Previous"], [1, "\u203a", "Next"]].map(([by, sign, word]) =>
+    const arrows = (name, length, what) => [[-1, "‹", "Previous"], [1, "›", "Next"]].map(([by, sign, word]) =>
       knob(sign, () => step(name, by, length), { class: "plain", "aria-label": `${word} ${what}`, disabled: placeIn(look.selection[name] + by, length) === look.selection[name], focus: `trail-${name}${by}` }));
     const walked = (name, label, options, now) => { const [back, on] = arrows(name, options.length, label.toLowerCase()); return h("span", {}, back, several(name, label, options, now), on); };
     const dot = (sign, kind = "dot") => h("span", { class: kind, "aria-hidden": "true" }, sign);
     replace(box, walked("site", "Layer", manifest.sites.map((each) => each.label), index), dot("·"), walked("head", "Head", times(site.heads, (i) => `head ${i}`), head), dot("·"),
-      token("query", look.queries(site), query), dot("\u2192", "dot to"), token("key", look.tokens(site.keys), key));
+      token("query", look.queries(site), query), dot("→", "dot to"), token("key", look.tokens(site.keys), key));
   };
 
   // ---- views ----
@@ -216,7 +215,7 @@ export const start = async (source) => {
     ["SVG", async () => saved("svg", await inLight((panel) => svgOf(panel, caption()).text), "image/svg+xml")],
     ["CSV", () => saved("csv", csvOf(shown.columns ?? [], shown.rows ?? []), "text/csv")],
   ];
-  const guarded = (go) => async () => { try { await go(); look.announce("Saved"); } catch (error) { look.announce(`Not saved: ${error.message}`); } };
+  const guarded = (go) => async () => { try { await go(); announce("Saved"); } catch (error) { announce(`Not saved: ${error.message}`); } };
 
   const exact = () => {
     const { columns = [], rows = [] } = shown ?? {};
@@ -255,7 +254,7 @@ export const start = async (source) => {
     if (!view) { frame(state("Nothing to show", h("p", {}, "No view applies to this model."))); settle(); return; }
     const lead = (...actions) => h("div", { class: "lead" }, h("div", { class: "words" }, h("h2", {}, view.title), h("p", { class: "read" }, view.read)), ...actions);
     if (!view.applies) { frame(lead(), state("Not for this model", h("p", {}, view.why), name === "compare" && canRenew() ? knob("Compare with another input", () => renew(true), { focus: "begin-compare" }) : null)); settle(); return; }
-    const slow = setTimeout(() => { if (mine === turn) { frame(lead(), h("p", { class: "state" }, "Computing \u2026")); main.setAttribute("aria-busy", "true"); } }, 200);
+    const slow = setTimeout(() => { if (mine === turn) { frame(lead(), h("p", { class: "state" }, "Computing …")); main.setAttribute("aria-busy", "true"); } }, 200);
     try {
       const [{ draw }, answer] = await Promise.all([import(`look/views/${name}`), look.ask(name)]);
       clearTimeout(slow);
@@ -284,7 +283,7 @@ export const start = async (source) => {
   };
 
   // ---- keys ----
-  const cycle = (name, values) => { const next = values[(values.indexOf(look.option(name, values[0])) + 1) % values.length]; store.select({ [name]: next === values[0] ? null : next }); look.announce(`${name}: ${next}`); };
+  const cycle = (name, values) => { const next = values[(values.indexOf(look.option(name, values[0])) + 1) % values.length]; store.select({ [name]: next === values[0] ? null : next }); announce(`${name}: ${next}`); };
   const actions = {
     "[": () => step("site", -1, manifest.sites.length), "]": () => step("site", 1, manifest.sites.length),
     "{": () => step("head", -1, look.site?.heads ?? 1), "}": () => step("head", 1, look.site?.heads ?? 1),
@@ -323,5 +322,5 @@ const words = (manifest, { site, head, query, key }) => {
   const at = manifest.sites[site];
   if (!at) return "";
   const name = (list, i) => (list?.[i] ? quoted(list[i].text) : String(i));
-  return `${at.label} · head ${head} · ${name(namesOf(manifest, at), query)} \u2192 ${name(manifest.axes[at.keys]?.tokens, key)}`;
+  return `${at.label} · head ${head} · ${name(namesOf(manifest, at), query)} → ${name(manifest.axes[at.keys]?.tokens, key)}`;
 };

@@ -67,7 +67,7 @@ export const showNew = (kind, go, compare = false) => {
   };
   const send = knob(compare ? "Compare" : "Look", async () => {
     send.disabled = true;
-    told.textContent = "Reading \u2026";
+    told.textContent = "Reading …";
     try { await go(await body()); box.close(); } catch (error) { told.textContent = [error.message, error.fix].filter(Boolean).join(" "); send.disabled = false; }
   }, { class: "primary" });
   const box = open(compare ? "Compare with another input" : "Another input", soft(rows ? "One row as JSON, such as {\"age\": 41, \"city\": \"Bern\"}." : image ? "An image for the same model." : "A text for the same model."),

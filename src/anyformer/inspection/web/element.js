@@ -34,6 +34,9 @@ export const h = (tag, props, ...children) => fill(document.createElement(tag), 
 /** An SVG element: svg("rect", {x: 0, width: 8, fill: "var(--accent)"}). @returns {SVGElement} */
 export const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
+/** Says something to those who hear the page. */
+export const announce = (text) => { document.getElementById("live").textContent = text; };
+
 /** Puts new children in the place of the old ones. */
 export const replace = (node, ...children) => {
   node.replaceChildren();

@@ -1,12 +1,12 @@
 // Numbers and words as the page writes them.
 
-const MINUS = "\u2212";
+const MINUS = "−";
 
 /** 0.0412, 12.3, 1.2e-7, 41,200: three significant digits. */
 export const number = (value, digits = 3) => {
   if (value === null || value === undefined) return "";
   if (Number.isNaN(value)) return "not a number";
-  if (!Number.isFinite(value)) return value > 0 ? "\u221e" : MINUS + "\u221e";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : MINUS + "∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
   let text;
@@ -24,8 +24,8 @@ export const percent = (value, digits = 3) => (value === null || value === undef
 
 /** A token with its spaces, tabs and line ends made visible. */
 export const visible = (text) => {
-  if (text === "") return "\u2205";
-  return text.replace(/ /g, "\u00b7").replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5").replace(/\r/g, "\u240d")
+  if (text === "") return "∅";
+  return text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/\r/g, "␍")
     .replace(/[\u0000-\u001f\u007f]/g, (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`);
 };
 
@@ -35,7 +35,7 @@ export const quoted = (text, most = 24) => `"${cut(text.trim() === "" ? visible(
 /** At most `most` characters, the rest as one ellipsis. */
 export const cut = (text, most) => {
   const letters = [...text];
-  return letters.length <= most ? text : letters.slice(0, most - 1).join("") + "\u2026";
+  return letters.length <= most ? text : letters.slice(0, most - 1).join("") + "…";
 };
 
 /** 41,200: a whole number. */

@@ -1,10 +1,10 @@
 // A matrix as a picture, its legend and its rulers; see README.md.
 
 import { arrow } from "look/controls";
-import { h, svg } from "look/element";
+import { announce, h, svg } from "look/element";
 import { cut, number, visible } from "look/format";
 import { clamp } from "look/lists";
-import { onColour, place, ramp, theme } from "look/palette";
+import { category, onColour, place, ramp, theme } from "look/palette";
 import { gestures } from "look/zoom";
 
 const HIDDEN = { "aria-hidden": "true" };
@@ -103,9 +103,9 @@ const bar = (values, size, length, upright) => {
 };
 
 export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range = null, scale = "linear", sides = "one", selected = null,
-  onSelect = null, onHover = null, onOpen = null, onZoom = null, whole = null, describe = null, announce = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
+  onSelect = null, onHover = null, onOpen = null, onZoom = null, whole = null, describe = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
   const bounds = range ?? rangeOf(data);
-  const { labels: rowLabels, start: rowStart = 0 } = rows, { labels: columnLabels, start: columnStart = 0 } = columns;
+  const { labels: rowLabels, start: rowStart = 0, bands: rowBands = [] } = rows, { labels: columnLabels, start: columnStart = 0, bands: columnBands = [] } = columns;
   const longest = width < 420 ? 9 : 16;
   const text = (word) => cut(visible(word), longest);
   const side = (labels) => (labels ? Math.min(longest, Math.max(1, ...labels.map((word) => [...text(word)].length))) * LETTER + 10 : 0);
@@ -117,9 +117,15 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
 
   const canvas = paint(h("canvas", { ...HIDDEN, style: size }), data, [nr, nc], { range: bounds, scale, sides });
   const over = svg("svg", { class: "over", width: wide, height: high, ...HIDDEN });
-  const ruler = (labels, chosen, size, kind, upright) => {
+  const path = (d, width, opacity = 1, stroke = "var(--ink)") => over.append(svg("path", { d, fill: "none", stroke, "stroke-width": width, "stroke-opacity": opacity }));
+  const ruler = (labels, bands, chosen, size, kind, upright) => {
     const box = svg("svg", { width: upright ? wide : left, height: upright ? top : high, ...HIDDEN });
     const every = Math.max(1, Math.ceil(12 / size));
+    bands.forEach((band, i) => {
+      const at = i * size;
+      box.append(svg("rect", { class: "band", fill: category(band).colour, ...(upright ? { x: at, y: top - 4, width: size, height: 3 } : { x: left - 4, y: at, width: 3, height: size }) }));
+      if (i && band !== bands[i - 1]) path(upright ? `M${at} 0v${high}` : `M0 ${at}h${wide}`, 1, 0.5);
+    });
     labels.forEach((word, i) => {
       const on = i === chosen;
       // Where labels are thinned, the selected one is shown and its neighbours give way.
@@ -135,7 +141,6 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
   const seen = row >= 0 && row < nr && column >= 0 && column < nc;
   const cell = (r, c) => [r + rowStart, c + columnStart, data[r * nc + c]]; // as the rulers number it, with its value
   if (seen) {
-    const path = (d, width, opacity = 1, stroke = "var(--ink)") => over.append(svg("path", { d, fill: "none", stroke, "stroke-width": width, "stroke-opacity": opacity }));
     const y = row * t, x = column * w;
     path(t < 6 ? `M0 ${y + t / 2}h${wide}` : `M0 ${y}h${wide}v${t}h${-wide}z`, 1, 0.35);
     path(w < 6 ? `M${x + w / 2} 0v${high}` : `M${x} 0h${w}v${high}h${-w}z`, 1, 0.35);
@@ -153,7 +158,7 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
 
   const pick = (r, c) => {
     const [i, j] = whole ? [clamp(r + rowStart, 0, whole[0] - 1), clamp(c + columnStart, 0, whole[1] - 1)] : cell(clamp(r, 0, nr - 1), clamp(c, 0, nc - 1));
-    if (describe) announce?.(describe(i, j, data[(i - rowStart) * nc + j - columnStart]));
+    if (describe) announce(describe(i, j, data[(i - rowStart) * nc + j - columnStart]));
     onSelect?.(i, j);
   };
   const said = !seen ? "No cell is selected" : describe ? describe(...cell(row, column)) : format(data[row * nc + column]);
@@ -166,7 +171,7 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
     svg("path", { d: bar([...values], upright ? w : t, strip, upright), fill: upright ? "var(--key)" : "var(--query)", "fill-opacity": 0.75 }));
   // With numbers it scrolls: reachable by keyboard.
   return h("div", numbers ? { class: "heatmap wide", tabindex: 0, role: "group", "aria-label": `${label}, with numbers` } : { class: "heatmap" },
-    columnLabels ? [blank(), ruler(columnLabels, seen ? column : null, w, columns.kind, true), blank()] : null,
-    rowLabels ? ruler(rowLabels, seen ? row : null, t, rows.kind, false) : blank(), field,
+    columnLabels ? [blank(), ruler(columnLabels, columnBands, seen ? column : null, w, columns.kind, true), blank()] : null,
+    rowLabels ? ruler(rowLabels, rowBands, seen ? row : null, t, rows.kind, false) : blank(), field,
     marginals ? [margin(marginals.rows, marginals.rowsName, false), blank(), margin(marginals.columns, marginals.columnsName, true)] : null, blank());
 };

@@ -6,6 +6,8 @@ import { clamp } from "look/lists";
 
 export const note = (...words) => h("p", { class: "soft small" }, ...words);
 export const soft = (...words) => h("p", { class: "soft" }, ...words);
+export const small = (...words) => h("p", { class: "small" }, ...words);
+export const readout = (...words) => h("p", { class: "readout" }, ...words);
 export const titled = (title, ...children) => h("div", {}, h("h3", {}, title), ...children);
 export const part = (title, ...children) => h("section", { class: "part", "aria-label": title }, h("h3", {}, title), ...children);
 export const beside = (...children) => h("div", { class: "beside" }, ...children);

@@ -1,6 +1,6 @@
 // An image with its grid of patches; see README.md.
 
-import { h, svg } from "look/element";
+import { announce, h, svg } from "look/element";
 import { paint, walked } from "look/heatmap";
 import { buttons, scales, select, slider, toggle } from "look/controls";
 import { number, percent } from "look/format";
@@ -71,7 +71,7 @@ export const outline = (chosen, [rows, columns], w, t) => {
 const DASHES = ["", "6 3", "2 3"];
 
 export const patches = ({ picture = null, data, grid: [rows, columns], range, scale = "linear", opacity = 0.6, smooth = false, contours = [], lines = true, selected = null,
-  onSelect = null, onHover = null, describe = null, announce = null, width = 448, label = "Image", focus = "patches", format = number }) => {
+  onSelect = null, onHover = null, describe = null, width = 448, label = "Image", focus = "patches", format = number }) => {
   const [pixelRows, pixelColumns] = picture ? picture.shape : [rows, columns];
   const wide = Math.floor(Math.min(width, 448, (480 * pixelColumns) / pixelRows)), high = Math.round((wide * pixelRows) / pixelColumns);
   const w = wide / columns, t = high / rows;
@@ -110,7 +110,7 @@ export const patches = ({ picture = null, data, grid: [rows, columns], range, sc
   fade(opacity);
 
   const pick = (i) => {
-    if (describe && announce) announce(describe(i, data[i]));
+    if (describe) announce(describe(i, data[i]));
     onSelect?.(i);
   };
   let last = null;

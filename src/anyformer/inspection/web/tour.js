@@ -3,7 +3,7 @@
 // startTour(look): a bar at the bottom with Back, Next and Skip; Esc ends it. Stops whose view does not apply are left out.
 
 import { knob, row } from "look/controls";
-import { h, replace } from "look/element";
+import { announce, h, replace } from "look/element";
 
 const MOST = 5;
 
@@ -26,7 +26,7 @@ export const startTour = (look) => {
     replace(bar, h("p", {}, h("span", { class: "soft" }, `${at + 1} of ${stops.length} `), text),
       row(knob("Back", () => go(at - 1), { disabled: at === 0 }), next, knob("Skip", end, { class: "plain" })));
     next.focus();
-    look.announce(text);
+    announce(text);
   };
   document.addEventListener("keydown", onKey, true);
   document.body.append(bar);

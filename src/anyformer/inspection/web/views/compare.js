@@ -37,12 +37,12 @@ export const draw = (panel, { facts, arrays }, look) => {
       && slider(look, { name: "from", label: "First token drawn", min: 0, max: Math.max(0, facts.count - facts.window), step: Math.min(64, facts.window), fallback: 0 }),
   ));
   if (!facts.shared) panel.append(soft(look.notes.apart));
-  else if (!facts.same) panel.append(soft(`The inputs differ: ${count(facts.queries.length, "query", "queries")} and ${count(facts.keys.length, "key")} that both have are compared. Weight on other keys is counted as one more key in the distances.`));
+  else if (!facts.same) panel.append(soft(`The inputs differ: ${count(facts.queries.length, "query", "queries")} and ${count(facts.keys.length, "key")} that both have are compared. ${look.notes.rest}`));
 
   // One map: of shared tokens, which have places in the first input, or of a side's own.
   const map = (title, what, { data, shape }, queries, keys, shared, style) => {
     const at = shared ? [facts.query_places.indexOf(selection.query), facts.key_places.indexOf(selection.key)] : [selection.query, selection.key];
-    return titled(`${title} · ${facts.label} · head ${facts.head}`, heatmap({ data, shape, ...byTokens(queries, keys), ...style, announce: look.announce,
+    return titled(`${title} · ${facts.label} · head ${facts.head}`, heatmap({ data, shape, ...byTokens(queries, keys), ...style,
       selected: at[0] >= 0 && at[1] >= 0 ? at : null, onSelect: (i, j) => look.select(shared ? { query: facts.query_places[i], key: facts.key_places[j] } : { query: i, key: j }),
       describe: (i, j, value) => `${what}: query ${quoted(queries[i] ?? "")}, key ${quoted(keys[j] ?? "")}: ${number(value)}` }));
   };
@@ -70,7 +70,7 @@ export const draw = (panel, { facts, arrays }, look) => {
   const headName = (site, head) => `${facts.labels[site]}, head ${head}`;
   panel.append(h("h3", {}, "How far each head has moved"),
     heatmap({ data: moved, shape: [distances.length, heads], rows: { labels: facts.labels }, columns: { labels: times(heads, (i) => `head ${i}`), kind: "head" },
-      range: [0, most], scale, width, label: "Distance of every head", focus: "distances", selected: [facts.site, facts.head], announce: look.announce,
+      range: [0, most], scale, width, label: "Distance of every head", focus: "distances", selected: [facts.site, facts.head],
       onSelect: (site, head) => { if (distances[site][head] !== undefined) look.select({ site, head }); },
       describe: (site, head, value) => `${headName(site, head)}: ${number(value)} bits` }),
     legend({ range: [0, most], scale, format: (value) => `${number(value)} bits` }));

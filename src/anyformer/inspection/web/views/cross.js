@@ -47,10 +47,10 @@ export const draw = (panel, answer, look) => {
 
   const range = [0, Math.max(...arrays.weights.data, 1e-12)];
   panel.append(h("div", {}, heatmap({ data: arrays.weights.data, shape: [T, S], ...byTokens(targets, sources),
-    range, scale, selected: [at, key], onSelect: pick, describe: said, announce: look.announce, numbers: isOn(look, "numbers"), width: roomOf(panel), label: "Target by source" }),
+    range, scale, selected: [at, key], onSelect: pick, describe: said, numbers: isOn(look, "numbers"), width: roomOf(panel), label: "Target by source" }),
   h("p", { class: "below" }, legend({ range, scale }))));
 
-  panel.append(titled("Alignment", note(`The source token that was read most ${facts.after ? "to write each token" : "by each target token"}: where, not why.`),
+  panel.append(titled("Alignment", note(look.notes[facts.after ? "written" : "read"]),
     table("Alignment", ["Target", facts.after && "After", "Source", "Weight", facts.heads > 1 && "Heads that agree"], targets.map((text, t) => {
       const s = arrays.best.data[t];
       return [knob(visible(text), () => pick(t, s), { class: "plain mono", "aria-pressed": String(t === at && s === key), focus: `align-${t}` }),

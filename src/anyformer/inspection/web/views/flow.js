@@ -7,7 +7,7 @@ import { buttons, row, scroll, select, toggle } from "look/controls";
 import { count, number, percent, quoted, whole } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { placeIn, rowOf, sum, times } from "look/lists";
-import { beside, note, roomOf, soft, table, titled } from "look/parts";
+import { beside, note, roomOf, small, soft, table, titled } from "look/parts";
 
 const ROLES = ["stream", "mixer", "cross", "feed"];
 const COLOURS = { stream: "var(--ink)", mixer: "var(--query)", cross: "var(--head)", feed: "var(--value)" };
@@ -18,7 +18,7 @@ const short = (value) => {
   return unit ? `${number(value / unit[1])} ${unit[0]}` : number(value);
 };
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const shape = (sizes) => (sizes.length ? sizes.join(" \u00d7 ") : "\u2013");
+const shape = (sizes) => (sizes.length ? sizes.join(" × ") : "–");
 
 /** What the lines are called: a mixer that is no attention by its own name. */
 const namesOf = (facts, stack) => {
@@ -112,14 +112,14 @@ const drawBlock = (panel, facts, groups, chosen, look) => {
     name: facts.roles[each.role], value: each[of], label: short(each[of]), on: each === part, colour: COLOURS[each.role], onclick: () => pick(each.role) })) }));
   panel.append(h("h3", {}, "One block"),
     row(groups.length > 1 ? select(look, { name: "group", label: "Layers", fallback: 0, options: groups.map((each, i) => [i, groupName(each)]) }) : h("span", {}, capital(groupName(group))),
-      h("span", { class: "soft small" }, `${group.block.place}-norm, ${group.block.order}${equal > 1 ? ` \u00b7 ${equal} equal layers` : ""}`)),
+      h("span", { class: "soft small" }, `${group.block.place}-norm, ${group.block.order}${equal > 1 ? ` · ${equal} equal layers` : ""}`)),
     beside(diagram(group.block, part, equal, pick),
       h("div", { class: "aside" },
         byPart("Parameters of a layer", "parameters", "Parameters of the parts of a layer"),
         byPart("FLOPs of a layer in this pass", "flops", "FLOPs of the parts of a layer"),
         h("div", { class: "part", "aria-live": "polite" }, h("h3", {}, partName(facts, part)),
-          h("p", { class: "small" }, `${count(part.parameters, "parameter")} \u00b7 ${short(part.flops)} FLOPs`),
-          h("p", { class: "small" }, `in ${shape(part.entered)} \u2192 out ${shape(part.left)}`)))),
+          small(`${count(part.parameters, "parameter")} · ${short(part.flops)} FLOPs`),
+          small(`in ${shape(part.entered)} → out ${shape(part.left)}`)))),
     everyPart(facts));
 };
 
@@ -172,7 +172,7 @@ const diagram = (block, part, equal, pick) => {
     line(`M${left} ${y}V8`);
   }
   root.append(svg("text", { x: left + 12, y: 16 }, shape(block.shape)));
-  if (equal > 1) root.append(word(wide - 8, 16, `\u00d7 ${equal}`, "end"));
+  if (equal > 1) root.append(word(wide - 8, 16, `× ${equal}`, "end"));
   return scroll("Diagram of the block", root);
 };
 
@@ -195,7 +195,7 @@ const drawDerivatives = (panel, arrays, look, width) => {
     const style = { range: [0, rangeOf(array.data)[1]], scale: "sqrt" };
     const label = `${look.site?.label}: ${title}`;
     return h("div", { style: { flex: `1 1 ${Math.min(280, room)}px`, maxWidth: "100%" } }, h("h3", {}, label), heatmap({ ...array, ...style, rows: labels, columns: labels,
-      width: room, most: 24, label, focus: branch, selected: [look.selection.query, look.selection.key], onSelect: (query, key) => look.select({ query, key }), announce: look.announce,
+      width: room, most: 24, label, focus: branch, selected: [look.selection.query, look.selection.key], onSelect: (query, key) => look.select({ query, key }),
       describe: (i, j, value) => `output ${name(i)}, input ${name(j)}: ${number(value)}` }),
       legend(style), note(words));
   };
@@ -207,7 +207,7 @@ const drawDerivatives = (panel, arrays, look, width) => {
 const alone = (array) => !array || array.data.every((value, i) => value === 0 || Math.floor(i / array.shape[1]) === i % array.shape[1]);
 
 const drawGates = (panel, facts, arrays, look, width) => {
-  if (!facts.gates.length) { panel.append(soft("The selected layer has no gates.")); return; }
+  if (!facts.gates.length) { panel.append(soft(look.notes.gateless)); return; }
   const axis = textsOf(look);
   facts.gates.forEach((name, i) => {
     const { data, shape: [length, units] } = arrays[`gate${i}`];
@@ -216,6 +216,6 @@ const drawGates = (panel, facts, arrays, look, width) => {
     const [low, high] = rangeOf(data), far = Math.max(-low, high);
     const style = low < 0 ? { range: [-far, far], sides: "two" } : { range: [0, 1] };
     panel.append(titled(`${capital(name)} by token`, heatmap({ data: turned, shape: [units, length], columns: { labels: axis }, ...style, width, most: 24, label: `${name}, units by tokens`, focus: `gate-${i}`,
-      describe: (u, t, value) => `unit ${u}, ${quoted(axis[t] ?? String(t))}: ${number(value)}`, announce: look.announce }), legend(style)));
+      describe: (u, t, value) => `unit ${u}, ${quoted(axis[t] ?? String(t))}: ${number(value)}` }), legend(style)));
   });
 };

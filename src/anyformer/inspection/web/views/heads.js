@@ -31,7 +31,7 @@ const together = (facts, bytes, chosen, look, scale, width) => {
   const asked = labels(queries, rows);
   return titled(`Mean of ${heads.length} heads`, note(names),
     heatmap({ data, shape: [rows, columns], range: [0, facts.top], scale, width, most: 28, label: `Mean of ${names}`, focus: "mean", ...byTokens(asked, labels(keys, columns)),
-      selected: asked ? [look.selection.query, look.selection.key] : null, onSelect: (query, key) => look.select({ query, key }), describe: (r, c, value) => `mean ${number(value)}`, announce: look.announce }));
+      selected: asked ? [look.selection.query, look.selection.key] : null, onSelect: (query, key) => look.select({ query, key }), describe: (r, c, value) => `mean ${number(value)}` }));
 };
 
 export const draw = (panel, answer, look) => {
@@ -86,7 +86,7 @@ export const draw = (panel, answer, look) => {
     const { element, keeps } = brush(look, { name: "brush", values: all.map(({ value }) => value).filter((value) => value !== null), format: number, label: `Heads by ${meaning}`, width: Math.min(room, 480) });
     const kept = all.filter(({ value }) => keeps(value));
     panel.append(element, note(`${kept.length} of ${all.length} heads, sorted by ${meaning}; the number is below each map. ${look.notes.brush}`),
-      thumbs(kept.map(({ site, head, value }) => thumb(site, head, `${site.label.replace(/layer /i, "L")}.${head} \u00b7 ${value === null ? "none" : number(value)}`))));
+      thumbs(kept.map(({ site, head, value }) => thumb(site, head, `${site.label.replace(/layer /i, "L")}.${head} · ${value === null ? "none" : number(value)}`))));
   }
   performance.measure("look:thumbnails", { start: started, end: performance.now() });
 

@@ -7,10 +7,9 @@ import { tokens } from "look/tokens";
 import { buttons, knob, row, slider } from "look/controls";
 import { number, percent, quoted, visible } from "look/format";
 import { best, placeIn, rowOf, sum, times } from "look/lists";
-import { beside, note, roomOf, titled } from "look/parts";
+import { beside, note, roomOf, small, titled } from "look/parts";
 
 const meanOf = (data, heads, length) => Float32Array.from({ length }, (_, i) => sum(times(heads, (head) => data[head * length + i])) / heads);
-const small = (inside) => h("p", { class: "small" }, inside);
 
 /** The map of every head, or of every visual token, in the colours of one range. */
 const thumbnails = (title, data, grid, count, look, { current, onSelect, said, size = 72 }) => {
@@ -68,7 +67,7 @@ const drawAttention = (panel, { facts, arrays }, look, picture) => {
   const room = roomOf(panel);
   field = patches({
     picture, data, grid, range, scale, ...pictureOptions(look), selected: selfLook ? framed : patchOf(look.selection.key), width: room,
-    onSelect: (i) => look.select(selfLook ? { query: first + i } : { key: first + i }), onHover: hover, announce: look.announce,
+    onSelect: (i) => look.select(selfLook ? { query: first + i } : { key: first + i }), onHover: hover,
     describe: (i, value) => (selfLook && i === framed ? `patch ${spot(i)} looks; it gives itself ${number(value)}` : `patch ${spot(i)}: weight ${number(value)} from ${from}`),
     label: `Image with the weights of ${from}, ${which} of ${facts.label}`,
   });
@@ -112,7 +111,7 @@ const drawPlaces = (panel, { facts, arrays }, look, picture) => {
   panel.append(row(
     looking ? null : slider(look, { name: "round", label: "Round", min: 1, max: facts.rounds, fallback: facts.rounds, format: String }),
     ...pictureControls(look, (value) => field?.fade(value))));
-  field = patches({ picture, data, grid, range, ...pictureOptions(look), width: roomOf(panel), selected: cell, onSelect: (i) => look.select({ cell: i || null }), announce: look.announce,
+  field = patches({ picture, data, grid, range, ...pictureOptions(look), width: roomOf(panel), selected: cell, onSelect: (i) => look.select({ cell: i || null }),
     describe: (i, value) => `place ${spot(i)}: ${number(value)} of ${name}`, label: `Image with the weights of ${name}` });
   panel.append(side(field, null, { range, scale }, looking ? null : thumbnails(`Every visual token of round ${facts.round}`, arrays.maps.data, grid, heads, look, {
     current: chosen, onSelect: (i) => look.select({ token: i || null }), said: (i, own) => `Visual token ${i}: most from ${spot(best(own))} (${number(Math.max(...own))})` })));

@@ -1,7 +1,7 @@
 // The logit lens: a grid of layers by positions with each layer's first choice, the ten best of one cell, and how the final
 // answer rises through the layers.
 
-import { h } from "look/element";
+import { announce, h } from "look/element";
 import { bars } from "look/bars";
 import { chart } from "look/chart";
 import { arrow, row, scroll, slider, toggle } from "look/controls";
@@ -83,7 +83,7 @@ const drawGrid = (panel, { facts, arrays }, look) => {
     label: "First choice of each layer at each position", rows: layers, columns: tokens.map((token) => cut(visible(token.text), 12)),
     corner: facts.next ? "next after" : "", selected: [layer, at],
     cell: (l, t) => ({ text: cut(visible(best(l, t).name), 12), share: place(best(l, t).p, 0, 1), said: `${layers[l]}, ${where} ${quoted(tokens[t].text)}: ${told(l, t)}` }),
-    onSelect: (l, t) => { look.announce(`${layers[l]}: ${told(l, t)}`); look.select({ layer: l === L - 1 ? null : l, ...move(t) }); },
+    onSelect: (l, t) => { announce(`${layers[l]}: ${told(l, t)}`); look.select({ layer: l === L - 1 ? null : l, ...move(t) }); },
   });
   panel.append(cells, legend({ range: [0, 1], format: percent, name: h("span", {}, "probability of the first choice") }));
 
@@ -147,7 +147,7 @@ const drawClasses = (panel, { facts, arrays }, look) => {
   panel.append(grid({ label: "Probability of each class by layer", rows: facts.layers, columns: classes.map((id) => cut(name(id), 16)), corner: "class", selected: [layer, 0],
     cell: (l, c) => ({ text: told(l, classes[c]), share: place(share(l, classes[c]) ?? 0, 0, 1), said: `${facts.layers[l]}, ${quoted(name(classes[c]))}: ${told(l, classes[c])}` }),
     onSelect: (l) => look.select({ layer: l === L - 1 ? null : l }) }));
-  if (facts.many) panel.append(note("Each label is answered by itself: several may come together."));
+  if (facts.many) panel.append(note(look.notes.labels));
   panel.append(byLayer(facts, classes.slice(0, 6).map((id) => ({ name: cut(name(id), 14), values: times(L, (l) => share(l, id)) })),
     { label: "probability", range: [0, 1], format: percent }, "Probability of the classes by layer", { width: roomOf(panel, 720), height: 220, mark: layer }));
   const [rank, nats] = by(layer);

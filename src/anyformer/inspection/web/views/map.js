@@ -97,10 +97,10 @@ export const draw = (panel, answer, look) => {
     view.size[0] * view.size[1] <= 4096 ? toggle(look, { name: "numbers", label: "Numbers" }) : null,
     isWeights && toggle(look, { name: "sink", label: "Hide the sink" }),
     drawn === "map" && large ? h("div", { class: "segments", role: "group", "aria-label": "Zoom" },
-      [["Nearer", 1, "+"], ["Farther", -1, "\u2212"], ["All", 0, "All"]].map(([word, by, sign]) =>
+      [["Nearer", 1, "+"], ["Farther", -1, "−"], ["All", 0, "All"]].map(([word, by, sign]) =>
         knob(sign, () => zoom(by), { "aria-label": `Zoom: ${word.toLowerCase()}`, focus: `zoom-${by}`, disabled: by < 1 && !view.zoomed }))) : null));
 
-  if (other) panel.append(note(`${facts.mixer} is no attention: a cell is how strongly one token depends on another, the mean size over channels, each row divided by its sum.`));
+  if (other) panel.append(note(facts.mixer, look.notes.other));
   const text = (list, i) => (list[i] ? quoted(list[i].text) : String(i));
   const said = (value) => (value === null ? "outside of the window" : Number.isNaN(value) ? "masked" : `${name} ${number(value)}`);
   const exact = (value) => (Number.isNaN(value) ? "masked" : value);
@@ -130,21 +130,23 @@ export const draw = (panel, answer, look) => {
   else {
     const [r0, c0] = view.corner, [tall, wide] = view.size;
     const { rows, columns } = byTokens(...[[queries, r0, tall], [keys, c0, wide]].map(([list, from, many]) => list.slice(from, from + many).map((token) => token.text)));
+    const bands = (list, from, many) => (facts.segments ? list.slice(from, from + many).map(({ segment }) => segment) : []);
     const part = view.zoomed ? cropped(data, nc, start, view) : data;
     panel.append(heatmap({
-      data: part, shape: view.size, whole: facts.shape, ...style, selected: [query, key], onSelect: (r, c) => look.select({ query: r, key: c, ...follow(view, [r, c]) }), announce: look.announce, width,
+      data: part, shape: view.size, whole: facts.shape, ...style, selected: [query, key], onSelect: (r, c) => look.select({ query: r, key: c, ...follow(view, [r, c]) }), width,
       onZoom: large ? zoom : null, onOpen: toSteps,
       onHover: (r, c, value) => { if (r === null) sayMine(); else say(r, c, value); hover(r ?? query); }, describe: (r, c) => `query ${text(queries, r)}, key ${text(keys, c)}: ${said(valueAt(r - facts.row, c - facts.column))}`,
-      rows: { ...rows, start: r0 }, columns: { ...columns, start: c0 },
+      rows: { ...rows, start: r0, bands: bands(queries, r0, tall) }, columns: { ...columns, start: c0, bands: bands(keys, c0, wide) },
       numbers: isOn(look, "numbers") && tall * wide <= 4096,
       marginals: isWeights && !facts.long ? { rows: marginals.rows.slice(r0, r0 + tall), columns: marginals.columns.slice(c0, c0 + wide), rowsName: "Entropy of each row", columnsName: "Mean weight that each key gets" } : null,
       label: `Attention map, ${look.describe()}`,
     }));
   }
   sayMine();
+  if (facts.segments && drawn === "map") panel.append(note(`Bands: ${facts.segments}.`));
   if (view.zoomed && drawn === "map") panel.append(note(`Queries ${view.corner[0]} to ${view.corner[0] + view.size[0] - 1} and keys ${view.corner[1]} to ${view.corner[1] + view.size[1] - 1} of ${facts.shape.join(" by ")}. ${look.notes.zoom}`));
-  panel.append(readout, toSteps ? h("p", {}, knob("Step by step for this cell", toSteps, { class: "link", focus: "to-steps" })) : "", h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. Lines below a fiftieth of that are left out.`)
-    : legend({ ...style, masked: data.some(Number.isNaN), name: isWeights && !facts.long ? h("span", {}, "Bars at the right: entropy of a row; below: mean weight of a key.") : "" })));
+  panel.append(readout, toSteps ? h("p", {}, knob("Step by step for this cell", toSteps, { class: "link", focus: "to-steps" })) : "", h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. ${look.notes.faint}`)
+    : legend({ ...style, masked: data.some(Number.isNaN), name: isWeights && !facts.long ? h("span", {}, look.notes.bars) : "" })));
 
   if (asTokens) {
     reads(query, mine);

@@ -8,7 +8,7 @@ import { formula, frac, mtext, sqrt } from "look/formula";
 import { count, number, percent, quoted } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { placeIn, rowOf, times } from "look/lists";
-import { beside, note, roomOf, soft, titled } from "look/parts";
+import { beside, note, readout, roomOf, small, soft, titled } from "look/parts";
 
 export const draw = (panel, answer, look) => {
   const { facts } = answer;
@@ -48,11 +48,11 @@ const numbers = (length, from = 0) => times(length, (i) => String(i + from));
 const line = (values, name = "") => [{ name, values }];
 
 /** A heat map whose cell is chosen by two options of the page. */
-const field = (look, names, { shape, ...more }) => heatmap({ shape, announce: look.announce, ...more,
+const field = (look, names, { shape, ...more }) => heatmap({ shape, ...more,
   selected: names.map((name, i) => whole(look, name, 0, shape[i])), onSelect: (i, j) => look.select({ [names[0]]: i, [names[1]]: j }) });
 
 /** A map of a matrix (or of the array of that name), its cell chosen by two options of the page; the values table has the chosen row. */
-const map = (matrix, rows, columns, title, { names = ["place", "channel"], range = null, sides = "two", labels = [] } = {}) => ({ box, arrays, look, width }) => {
+const map = (matrix, rows, columns, title, { names = ["place", "channel"], range = null, sides = "two", labels = [], focus = "positions" } = {}) => ({ box, arrays, look, width }) => {
   const { data, shape } = arrays[matrix] ?? matrix;
   const [nr, nc] = shape;
   const bounds = range ?? (sides === "two" ? two(data) : [0, rangeOf(data)[1]]);
@@ -60,8 +60,8 @@ const map = (matrix, rows, columns, title, { names = ["place", "channel"], range
   const at = [whole(look, names[0], 0, nr), whole(look, names[1], 0, nc)];
   const describe = (i, j, value) => `${rows} ${down[i]}, ${columns} ${across[j]}: ${number(value)}`;
   const chosen = describe(...at, data[at[0] * nc + at[1]]);
-  box.append(field(look, names, { data, shape, rows: { labels: down, name: rows }, columns: { labels: across, name: columns }, range: bounds, sides, width, most: 24, label: title, focus: "positions", describe }),
-  h("p", { class: "readout" }, `${chosen} · ${rows} down, ${columns} across`), legend({ range: bounds, sides }));
+  box.append(field(look, names, { data, shape, rows: { labels: down, name: rows }, columns: { labels: across, name: columns }, range: bounds, sides, width, most: 24, label: title, focus, describe }),
+  readout(`${chosen} · ${rows} down, ${columns} across`), legend({ range: bounds, sides }));
   const listed = nr <= 16 ? times(nr, (i) => i) : [at[0]];
   return { summary: `${title}: ${chosen}.`, columns: [columns, ...listed.map((i) => `${rows} ${down[i]}`)], rows: times(nc, (j) => [across[j], ...listed.map((i) => data[i * nc + j])]) };
 };
@@ -69,7 +69,7 @@ const pairs = (matrix, rows, columns, title, more) => map(matrix, rows, columns,
 
 /** Lines over one axis; `xs` are its numbers: 0, 1, 2 ... where not given. */
 const curves = ({ box, width }, series, { x, xs = [...series[0].values.keys()], y = "", title, ...more }) => {
-  box.append(chart({ series: series.map((each) => ({ ...each, x: xs })), x: { label: x, ticks: wholeTicks(xs[0], xs.at(-1)) }, y: { label: y }, width, height: 280, label: title, ...more }));
+  box.append(chart({ series: series.map((each) => ({ x: xs, ...each })), x: { label: x, ticks: wholeTicks(xs[0], xs.at(-1)) }, y: { label: y }, width, height: 280, label: title, ...more }));
   return { summary: title + ".", columns: [x, ...series.map((each) => each.name || y || "value")], rows: xs.map((at, i) => [at, ...series.map((each) => each.values[i])]) };
 };
 const ofHeads = (array, most) => times(most, (head) => ({ name: `head ${head}`, values: rowOf(array, head) }));
@@ -117,6 +117,7 @@ const PICTURES = {
     ...(facts.grid && { "one patch": patch }),
     "similarity by distance": distance("Mean cosine of two positions", "cosine"),
     ...ofTable("Learned positions"),
+    ...(facts.channels && { "interpolation": interpolation }),
   }),
   rope: () => ({
     "score by distance": distance("Score of two equal vectors", "score", "m − n"),
@@ -164,7 +165,7 @@ const counter = ({ box, arrays, look }) => {
   const signs = { ...arrays.counter, data: Float32Array.from(arrays.counter.data, (bit) => (bit ? 1 : -1)) };
   box.append(beside(one("Binary", signs, "bits"), one("Waves of the bits", arrays.waves, "waves"), one("Sinusoids, 8 channels", arrays.small, "small")),
     legend({ range, sides: "two" }), note(look.notes.counter));
-  return { summary: "Each bit of a counter is a square wave, twice as slow as the one to its right.", columns: ["number", "binary", ...times(arrays.small.shape[1], (c) => `channel ${c}`)],
+  return { summary: look.notes.bits, columns: ["number", "binary", ...times(arrays.small.shape[1], (c) => `channel ${c}`)],
     rows: times(arrays.counter.shape[0], (i) => [i, rowOf(arrays.counter, i).join(""), ...rowOf(arrays.small, i)]) };
 };
 
@@ -174,6 +175,17 @@ const patch = (on) => {
   const near = { data: rowOf(on.arrays.similarity, at[0] * columns + at[1]), shape: [rows, columns] };
   on.box.append(note(on.look.notes.patch));
   return map(near, "row", "column", `Cosine to the patch in row ${at[0]}, column ${at[1]}`, { names: ["row", "column"], range: [-1, 1] })({ ...on, width: Math.min(on.width, 420) });
+};
+
+const interpolation = (on) => {
+  const { box, facts, look, arrays: { trained, resized } } = on;
+  const at = pick(on, "of", "Channel", facts.channels.length, 0), title = `Channel ${facts.channels[at]}`;
+  const [before, after] = [trained, resized].map((array) => Float32Array.from(column(array, at)));
+  box.append(note(look.notes.interpolation));
+  const field = (data, shape, how) => map({ data, shape }, "row", "column", `${title}, ${how}`, { names: ["row", "column"], range: two(after), focus: how })({ ...on, width: Math.min(on.width, 420) });
+  if (facts.resized) { field(before, facts.trained, "trained"); return field(after, facts.resized, "interpolated"); }
+  const told = curves(on, [{ name: "interpolated", values: after }, { name: "trained", values: before, x: times(before.length, (i) => i * facts.apart) }], { x: `position of ${facts.longer}`, title });
+  return { ...told, columns: told.columns.slice(0, 2), rows: told.rows.map((cells) => cells.slice(0, 2)) };
 };
 
 const scaling = (on) => {
@@ -196,8 +208,8 @@ const shuffling = (panel, { facts, arrays }, look, width) => {
     .filter(({ value }) => value !== null).map((item) => ({ ...item, label: item.value < 1e-5 ? `${number(item.value)} (rounding)` : percent(item.value) }));
   const tokens = look.tokens(facts.stack);
   panel.append(bars({ items, range: [0, Math.max(1e-9, ...items.map((item) => item.value))], label: "Largest change of a token's vector" }),
-    h("p", { class: "small" }, `Shuffled: ${order.slice(0, 24).map((i) => quoted(tokens[i]?.text ?? String(i), 12)).join(" ")}${order.length > 24 ? " …" : ""}`),
-    chart({ series: items.map((item, i) => ({ name: item.name, values: rowOf(arrays.change, i) })), x: { label: "token, as shuffled", ticks: wholeTicks(0, order.length - 1) }, y: { label: "change" }, width, height: 200, label: "Change of each token's vector when the tokens are shuffled" }),
+    small(`Shuffled: ${order.slice(0, 24).map((i) => quoted(tokens[i]?.text ?? String(i), 12)).join(" ")}${order.length > 24 ? " …" : ""}`),
+    chart({ series: items.map((item, i) => ({ name: item.name, values: rowOf(arrays.change, i) })), x: { label: "token, as shuffled", ticks: wholeTicks(0, order.length - 1) }, y: { label: "change" }, width, height: 200, label: look.notes.change }),
     note(`Change of ${count(order.length, "token")}: largest difference over largest value.`,
       readers.length ? ` ${readers.join(" and ")} goes along the tokens: it knows their order without positions.` : ""));
 };

@@ -7,9 +7,8 @@ import { button, buttons, isOn, row, toggle } from "look/controls";
 import { tokens } from "look/tokens";
 import { count, number, percent, quoted, signed, visible, whole } from "look/format";
 import { times } from "look/lists";
-import { note, roomOf, table } from "look/parts";
+import { note, readout, roomOf, small, table } from "look/parts";
 
-const readout = (...words) => h("p", { class: "readout" }, ...words);
 const bold = (text, kind = null) => h("b", { class: kind }, text);
 const headName = (label, head) => `${label}, head ${head}`;
 const listed = (text) => (text ? text.split(",").filter(Boolean) : []);
@@ -38,7 +37,7 @@ export const draw = async (panel, { facts }, look) => {
 
   // ---- the selection, one thing at a time
   const words = {
-    head: `head ${head} of ${at.label}`, edge: `the edge ${text(queries, query)} \u2192 ${text(keys, key)} in this head`,
+    head: `head ${head} of ${at.label}`, edge: `the edge ${text(queries, query)} → ${text(keys, key)} in this head`,
     edges: `the same edge in all ${at.kind === "cross" ? "cross-attention" : "layers"} and heads`, token: `the token ${text(keys, key)}: nobody else sees it`,
     mixer: `all of ${at.label}'s ${at.kind === "other" ? at.mixer : "attention"}`, feed: `the feed-forward network of ${at.label.replace(/ · .*$/, "")}`,
   };
@@ -54,7 +53,7 @@ export const draw = async (panel, { facts }, look) => {
     readout("Query ", bold(text(queries, query), "query"), ", key ", bold(text(keys, key), "key"), ": attention ", bold(number(facts.weight)), "; beside each below, the ", change, " of the answer."),
     bars({ label: `${change} without each`, range: [-far, far], items: facts.what_if.map(({ what, change: by, probability, why }) => ({
       name: short[what], value: by ?? 0, on: what === "head", colour: by > 0 ? "var(--value)" : "var(--accent)",
-      label: by === null ? `cannot be removed: ${why}` : `${signed(by)}${probability === null || narrow ? "" : ` \u2192 ${percent(probability)}`}`,
+      label: by === null ? `cannot be removed: ${why}` : `${signed(by)}${probability === null || narrow ? "" : ` → ${percent(probability)}`}`,
     })) }));
 
   // ---- what is chosen to be removed together
@@ -70,20 +69,20 @@ export const draw = async (panel, { facts }, look) => {
     gone.length + goneTokens.length + goneEdges.length ? button("Put all back", () => look.select({ heads: null, tokens: null, edges: null })) : null));
   if (facts.key_part !== null && keys.length <= 256) {
     const isGone = keys.map((_, i) => goneTokens.includes(spell(i)));
-    panel.append(tokens({ tokens: keys.map((token, i) => (isGone[i] ? { ...token, text: `${token.text} \u2715`, note: "removed" } : token)),
+    panel.append(tokens({ tokens: keys.map((token, i) => (isGone[i] ? { ...token, text: `${token.text} ✕`, note: "removed" } : token)),
       values: isGone.map((is) => (is ? 1 : null)), range: [0, 2], selected: key, onSelect: (i) => look.select({ key: i }), label: "Tokens that can be removed", focus: "removable" }));
   }
   const labels = [
     ...[...gone, ...goneEdges].map((word) => {
       const [s, n, q, k] = word.split(".").map(Number);
       const { label = s, queries: from, keys: to } = look.manifest.sites[s] ?? {};
-      return q === undefined ? ["heads", word, headName(label, n)] : ["edges", word, `${headName(label, n)}: ${text(look.tokens(from), q)} \u2192 ${text(look.tokens(to), k)}`];
+      return q === undefined ? ["heads", word, headName(label, n)] : ["edges", word, `${headName(label, n)}: ${text(look.tokens(from), q)} → ${text(look.tokens(to), k)}`];
     }),
     ...goneTokens.map((word) => { const [place, part = ""] = word.split(".").reverse(); return ["tokens", word, `token ${text(look.tokens(part), Number(place))}`]; }),
   ];
   if (removed) {
     panel.append(readout("Removed: ", h("span", { class: "controls" }, labels.map(([name, word, label]) =>
-      button(`${label} \u2715`, () => flip(look, name, word), { label: `Put back ${label}`, focus: `back-${word}` })))));
+      button(`${label} ✕`, () => flip(look, name, word), { label: `Put back ${label}`, focus: `back-${word}` })))));
     const top = Math.max(...removed.answers.flatMap(({ before, after }) => [before, after]), 1e-12);
     panel.append(bars({ label: "Answers before and after", ...(isNumber ? {} : { range: [0, top], format: percent }), items: removed.answers.flatMap(({ name, before, after, id }) => [
       { name: `${visible(name)} before`, value: before, colour: "var(--soft)" },
@@ -101,14 +100,14 @@ export const draw = async (panel, { facts }, look) => {
   const place = h("div", { class: "every" });
   panel.append(place);
   if (isOn(look, "all")) {
-    place.append(note("Every head in turn \u2026"));
+    place.append(note("Every head in turn …"));
     try {
       const found = await look.ask("remove", { every: 1 });
       const heads = headsOf(found);
       replace(place, grid(found, heads, look, roomOf(panel)));
       rows.push(...heads.map((each) => [`${headName(each.label, each.head)}, alone`, each.weight, each.change, ""]));
     } catch (error) {
-      replace(place, h("p", { class: "small" }, `Every head in turn is not there: ${error.message}`));
+      replace(place, small(`Every head in turn is not there: ${error.message}`));
     }
   }
   const first = facts.what_if.find((each) => each.what === "head" && each.change !== null) ?? shown[0];
@@ -136,8 +135,8 @@ const grid = ({ facts, arrays }, heads, look, width) => {
     note(`Each cell is one pass without that head: the change of the ${unit}${kind === "value" ? "" : ` of ${quoted(name)}`}. A cell selects the head.`),
     heatmap({ data, shape, ...style, rows: { labels: sites.map((each) => each.label.replace(/^\S+ layer (\d+) · cross$/, "Cross layer $1").replaceAll(" ", "\u00a0")) }, columns: { labels: times(shape[1], (c) => String(c)), kind: "head" },
       selected: chosen < 0 ? null : [chosen, look.selection.head], onSelect: (r, c) => { if (c < sites[r].heads) look.select({ site: sites[r].site, head: c }); },
-      describe, announce: look.announce, width, label: "What each head is worth", focus: "importance" }),
-    h("p", {}, legend({ ...style, name: "below 0: the head spoke for the answer \u00b7 " })),
+      describe, width, label: "What each head is worth", focus: "importance" }),
+    h("p", {}, legend({ ...style, name: "below 0: the head spoke for the answer · " })),
     note(`A head of ${sites[0]?.label ?? "a layer"} has ${count(sites[0]?.saved ?? 0, "parameter")} of ${count(facts.parameters, "parameter")} in all.${grouped ? look.notes.grouped : ""}`,
       facts.rank === null ? "" : ` Rank correlation between the size of the change and the head's largest attention weights: ${number(facts.rank)}.`),
     table("Heads that speak most for the answer", ["head", `change of the ${unit}`, "largest attention, mean", "parameters"],

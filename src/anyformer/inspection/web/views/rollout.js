@@ -8,7 +8,7 @@ import { tokens } from "look/tokens";
 import { buttons, row, select, slider } from "look/controls";
 import { count, number, percent, quoted, visible } from "look/format";
 import { best } from "look/lists";
-import { beside, note, part, soft } from "look/parts";
+import { beside, note, part, small, soft } from "look/parts";
 
 const SIDES = { "": "the model", cross: "output to input", encoder: "encoder", decoder: "decoder", first: "first stream", second: "second stream" };
 const MOST_BARS = 40;
@@ -37,7 +37,7 @@ export const draw = async (panel, answer, look) => {
   if (picture) panel.append(row(...pictureControls(look, (value) => fields.forEach((field) => field.fade(value)))));
   const residual = Number(look.option("residual", 0.5));
   panel.append(note(`Each layer counts as ${number(1 - residual, 2)} × attention + ${number(residual, 2)} × the token itself, rows divided by their sum. `,
-    residual === 0 ? "Without the token itself: the product of the maps alone." : "The second part stands for what a block passes on unread."));
+    look.notes[residual === 0 ? "alone" : "passed"]));
 
   const side = (title, words, values, text) => part(title, note(words), show(values, text, title));
   const own = facts.queries === facts.keys[0] ? queries.length : 0; // columns that are the traced tokens themselves
@@ -50,12 +50,12 @@ export const draw = async (panel, answer, look) => {
     const { scale, ...style } = pictureOptions(look);
     const isPatch = (i) => i >= first && i < stop;
     const framed = ownPatches && ofToken && isPatch(facts.token) ? facts.token - first : null;
-    const field = patches({ picture, data: cells, grid: facts.grid, range: bounds, scale, ...style, selected: framed, width: Math.min(panel.clientWidth || 448, 448), announce: look.announce,
+    const field = patches({ picture, data: cells, grid: facts.grid, range: bounds, scale, ...style, selected: framed, width: Math.min(panel.clientWidth || 448, 448),
       onSelect: ownPatches ? (i) => trace(first + i) : null,
       describe: (i, value) => `patch ${place(i, columns)}: ${text(value)}`, label: `Image with ${title.toLowerCase()} of ${name}`, focus: title === "Rollout" ? "rollout" : "relevance" });
     fields.push(field);
     const rest = keys.map((_, i) => i).filter((i) => !isPatch(i));
-    return [field, h("p", { class: "small" }, legend({ range: bounds, scale })),
+    return [field, small(legend({ range: bounds, scale })),
       rest.length ? tokens({ tokens: rest.map((i) => keys[i]), values: rest.map((i) => values[i]), range, scale, numbers: true, selected: own && ofToken ? rest.indexOf(facts.token) : null,
         onSelect: own ? (i) => { if (rest[i] < own) trace(rest[i]); } : null, label: `${title}: tokens that are no patches`, focus: `others-${title}` }) : null];
   };

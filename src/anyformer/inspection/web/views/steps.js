@@ -6,7 +6,7 @@ import { number, percent, quoted, visible } from "look/format";
 import { arrow, button, buttons, row as controlRow, scroll } from "look/controls";
 import { formula, frac, mtext, row, sqrt, sup } from "look/formula";
 import { best, clamp, placeIn, rowOf, sum, times } from "look/lists";
-import { note } from "look/parts";
+import { note, small } from "look/parts";
 
 const PAGE = 64; // keys shown at once
 const TERMS = 4; // of a sum, before the rest is dots
@@ -261,7 +261,7 @@ export const draw = (panel, answer, look) => {
       : `The steps together give the layer's own output: largest difference ${number(facts.gap)}.`;
     replace(result, vector(`${five && !facts.projected ? "a" : "z"}${low(i)}, the sum`, now.z, "value"),
       facts.projected ? [vector(asRows ? "z W_O, this head" : "W_Oᵀ z, this head", out, "head"), vector("all heads and bias", whole, "")] : null,
-      arrays.expected && verdict ? h("p", { class: "small" }, verdict) : null);
+      arrays.expected && verdict ? small(verdict) : null);
   };
 
   const rows = [];

@@ -7,7 +7,7 @@ import { formula } from "look/formula";
 import { count, number, percent, quoted, signed } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { best, sum, times } from "look/lists";
-import { beside, note, part, roomOf, soft, titled } from "look/parts";
+import { beside, note, part, readout, roomOf, soft, titled } from "look/parts";
 
 export const draw = (panel, answer, look) => {
   const { facts, arrays } = answer;
@@ -88,9 +88,9 @@ const pairs = (facts, arrays, order, look, width) => {
   const selected = ["reading", "read"].map((name) => Math.max(0, order.indexOf(Number(look.option(name, order[0])))));
   const describe = (i, j, value) => `${quoted(names[i])} reads ${quoted(names[j])}: ${number(value)}`;
   return titled("Column → column", heatmap({ data, shape: [count, count], rows: { labels: names, name: "reads", kind: "query" }, columns: { labels: names, name: "is read", kind: "key" }, range, scale, width, most: 40,
-    label: "Attention between columns, mean over heads and layers", focus: "pairs", announce: look.announce, numbers: look.option("numbers", "0") === "1", selected,
+    label: "Attention between columns, mean over heads and layers", focus: "pairs", numbers: look.option("numbers", "0") === "1", selected,
     describe, onSelect: (i, j) => look.select({ reading: order[i], read: order[j] }) }),
-  h("p", { class: "readout" }, describe(...selected, data[selected[0] * count + selected[1]])), legend({ range, scale }));
+  readout(describe(...selected, data[selected[0] * count + selected[1]])), legend({ range, scale }));
 };
 
 const tokensOf = (facts, arrays, order, look) => {

@@ -1,7 +1,7 @@
 // The generation trace: tokens shaded by their probability, a line of entropy, and the alternatives of one token under
 // sampling settings that the page applies by itself.
 
-import { h, replace } from "look/element";
+import { announce, h, replace } from "look/element";
 import { chart } from "look/chart";
 import { button, buttons, row, slider } from "look/controls";
 import { count, number, percent, quoted, visible, whole } from "look/format";
@@ -35,13 +35,13 @@ export const draw = (panel, answer, look) => {
   panel.append(playing(look, steps, step, go, say), chips(look, facts, step, go, probability));
   if (steps.length > 1) panel.append(entropyLine(panel, facts, all, step, go, look));
   panel.append(latency(panel, all, step));
-  panel.append(facts.scored[step] ? alternatives(look, answer, step, percent(probability(step))) : soft(unscored(facts)), note(trust(facts, all)));
+  panel.append(facts.scored[step] ? alternatives(look, answer, step, percent(probability(step))) : soft(facts.unscored), note(trust(look, facts, all)));
 
   return {
     summary: facts.scored[step]
       ? `${quoted(list[step].text)} had ${had(step)} of ${whole(facts.vocabulary)}; entropy ${number(all.entropy[step])} nats. `
         + `${count(steps.length, "token")} together: log-probability ${number(facts.total)}, perplexity ${number(facts.perplexity)}.`
-      : `${quoted(list[step].text)} has no probability: ${unscored(facts)}`,
+      : `${quoted(list[step].text)} has no probability: ${facts.unscored}`,
     columns: ["position", "token", "id", "origin", "probability", "log-probability", "rank", "entropy (nats)", "milliseconds"],
     rows: list.map((token, i) => [i, token.text, token.id, origin(facts, i), ...(facts.scored[i]
       ? [probability(i), all.logprobs[i], all.ranks[i], all.entropy[i]] : ["", "", "", ""]), Number.isFinite(all.times[i]) ? all.times[i] : ""]),
@@ -49,9 +49,6 @@ export const draw = (panel, answer, look) => {
 };
 
 const origin = (facts, i) => (facts.kind === "masked" ? "masked" : i < facts.first ? "read" : facts.branched && i === facts.given - 1 ? "branch" : "written");
-
-const unscored = (facts) => (facts.kind === "masked"
-  ? `special tokens are not asked for, nor those after the first ${facts.limit}.` : "nothing stands before it that could predict it.");
 
 const playing = (look, steps, step, go, say) => {
   const at = steps.indexOf(step);
@@ -61,12 +58,12 @@ const playing = (look, steps, step, go, say) => {
     const to = after(Number(look.option("step", steps[0])));
     if (look.selection.view !== "trace" || to === undefined) { stop(); return; }
     if (to === steps.at(-1)) stop(); // before the panel is drawn, which then offers to play again
-    look.announce(say(to));
+    announce(say(to));
     look.select({ step: to });
   };
   const label = () => { replace(toggle, timer ? "Pause" : "Play"); toggle.setAttribute("aria-pressed", String(timer !== null)); };
   const play = () => {
-    if (timer) { stop(); look.announce("Paused"); label(); return; }
+    if (timer) { stop(); announce("Paused"); label(); return; }
     timer = setInterval(tick, PACE);
     label();
     look.select({ step: next === undefined ? steps[0] : step });
@@ -165,8 +162,8 @@ const alternatives = (look, { facts, arrays }, step, probability) => {
 
 const why = (look, facts, step, branches) => {
   if (branches || facts.kind === "masked") return "";
-  if (!look.live) return "To go on from another token, run anyformer look.";
-  return step < facts.first ? "This token was read, not written: to change it, give another input." : "";
+  if (!look.live) return look.notes.still;
+  return step < facts.first ? look.notes.read : "";
 };
 
 /** A way from a token to the attention of the position that predicted it. */
@@ -179,8 +176,8 @@ const attention = (look, facts, step) => {
   return row(button("Attention of the position that predicted it", () => { stop(); look.select({ view: "map", site: site.index, query }); }, { focus: "attention" }));
 };
 
-const trust = (facts, all) => {
-  if (facts.kind === "masked") return "Each number is from a pass of its own in which that word is masked (pseudo-log-likelihood).";
+const trust = (look, facts, all) => {
+  if (facts.kind === "masked") return look.notes.masked;
   const times = Array.from(all.times).filter(Number.isFinite);
   const rest = times.slice(1);
   const speed = times.length ? ` First token ${number(times[0])} ms${rest.length ? `, then ${number(sum(rest) / rest.length)} ms each` : ""}.` : "";

@@ -1,7 +1,7 @@
 // Training: one head at every checkpoint of a run, its statistics over the steps, and the loss; a run that still trains is
 // followed by the bytes that its metrics have gained, every two seconds.
 
-import { h, replace } from "look/element";
+import { announce, h, replace } from "look/element";
 import { cut, number, percent, quoted, whole } from "look/format";
 import { byTokens, heatmap, legend } from "look/heatmap";
 import { button, row, select } from "look/controls";
@@ -97,7 +97,7 @@ export const draw = (panel, { facts, arrays }, look) => {
     replace(place,
       h("p", {}, h("strong", {}, output.textContent), ` · ${[...loss, ...(says.length ? [`answers ${says.join(", ")}`] : [])].join(" · ")}`),
       heatmap({ data, shape: [T, S], ...byTokens(facts.queries, facts.keys), ...style, width: Math.min(width, 560),
-        label: `Attention at step ${steps[i]}`, focus: "step-map", selected: query < T && key < S ? [query, key] : null, announce: look.announce,
+        label: `Attention at step ${steps[i]}`, focus: "step-map", selected: query < T && key < S ? [query, key] : null,
         onSelect: (q, k) => look.select({ query: q, key: k, step: steps[i] }),
         describe: (q, k, value) => `step ${steps[i]}, query ${facts.queries[q]}, key ${facts.keys[k]}: ${number(value)}` }),
       legend(style), facts.cut ? note(`The first ${T} of ${facts.tokens} tokens.`) : null);
@@ -173,7 +173,7 @@ export const draw = (panel, { facts, arrays }, look) => {
 
   const later = ({ news: { checkpoint } }) => (checkpoint !== null && checkpoint !== facts.own
     ? row(button(`Look at the newest checkpoint, step ${whole(checkpoint)}`, async () => {
-      try { await look.newest(); } catch (error) { look.announce(error.message); }
+      try { await look.newest(); } catch (error) { announce(error.message); }
     }, { focus: "newest" })) : null);
   const showStatus = (all) => {
     const focused = status.contains(document.activeElement);
@@ -192,11 +192,11 @@ export const draw = (panel, { facts, arrays }, look) => {
       showStatus(there);
       drawCurves();
     } catch {
-      replace(status, soft("The server does not answer; it may have been stopped."));
+      replace(status, soft(look.notes.gone));
       return;
     }
     if (newest !== null && newest > (steps.at(-1) ?? -1) && String(newest) !== look.option("seen", "")) {
-      look.announce(`A new checkpoint: step ${newest}`);
+      announce(`A new checkpoint: step ${newest}`);
       look.select({ seen: newest }); // draws anew, and goes on from there
       return;
     }
