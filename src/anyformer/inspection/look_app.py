@@ -141,7 +141,8 @@ class LookApp:
 
     def capture(self, parameters: dict[str, str]) -> tuple[str, Capture]:
         """The capture meant by the parameter of that name, else the newest."""
-        number = parameters.pop("capture", "") or next(reversed(self.captures))
+        # What a request was answered is shown to those who know its id, and to nobody else.
+        number = parameters.pop("capture", "") or next(name for name in reversed(self.captures) if name.isdigit())
         if number not in self.captures:
             raise NotThere(
                 f"input {number[:20]} is no longer kept", fix=f"the newest {self.ring} are; open the page again"

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from anyformer.inspection.look_app import LookApp, LookResponse
 
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
+    from anyformer.inspection.capture import Capture
 
 BUDGET = "256MB"  # of one look
 RING = 3  # inputs kept, each within the budget
 TYPED = 16 * 2**10  # bytes of a text or a row: what a pass takes grows with the square of its tokens
+FINISHED = 32  # requests whose tokens are kept: a look is a pass of its own over them, when somebody opens it
 
 
 class MountedLook(LookApp):
-    """The page of a served model. It starts with an example, and continues with what is typed on it."""
+    """The page of a served model. It starts with an example, and continues with what is typed on it.
+
+    A request that asks for it is kept as token ids. Who has its id opens the page over them.
+    """
 
     def __init__(self, predictor: Predictor, name: str) -> None:
         self.predictor, self.name = predictor, name
         self.started = False
+        self.finished: OrderedDict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = OrderedDict()
+
+    def keep(self, request: str, tokens: Sequence[int], source: Sequence[int] | None) -> None:
+        """Remember the prompt and the output of a finished request; what an encoder read is its source."""
+        if tokens:
+            self.finished[request] = tuple(tokens), None if source is None else tuple(source)
+        while len(self.finished) > FINISHED:
+            self.finished.popitem(last=False)
 
     def needs_work(self, address: str) -> bool:
         """Whether an answer takes longer than it takes to find a file."""
@@ -37,3 +55,28 @@ class MountedLook(LookApp):
         capture = look(self.predictor, name=self.name, budget=BUDGET)
         super().__init__(capture, ring=RING, typed=TYPED, beside=1)
         self.started = True
+
+    def capture(self, parameters: dict[str, str]) -> tuple[str, Capture]:
+        """As there; a finished request is looked at when it is first asked for, and the newest one is kept."""
+        wanted = parameters.get("capture", "")
+        if wanted in self.finished:
+            with self.lock:
+                if wanted not in self.captures:
+                    made = self.look_at(*self.finished[wanted])
+                    for name in [name for name in self.captures if not name.isdigit()]:
+                        del self.captures[name]
+                    self.captures[wanted] = made
+        return super().capture(parameters)
+
+    def look_at(self, tokens: tuple[int, ...], source: tuple[int, ...] | None) -> Capture:
+        """A pass over what a request read and wrote."""
+        from anyformer.inspection.capture import look
+
+        device = self.predictor.device
+        ids = torch.tensor([tokens], device=device)
+        given = ids if source is None else (torch.tensor([source], device=device), ids)
+        found = look(self.predictor, given, name=self.name, budget=BUDGET)
+        words = self.predictor.tokenizer
+        if words is not None:
+            found.given = replace(found.given, text=words.decode(list(tokens if source is None else source)))
+        return found

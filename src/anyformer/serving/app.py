@@ -42,10 +42,10 @@ from anyformer.serving.response_schemas import (
     ModelList,
     Predictions,
 )
-from anyformer.serving.responses import ChatFormat, CompletionFormat
+from anyformer.serving.responses import ChatFormat, CompletionFormat, ResponseFormat
 from anyformer.serving.sequences import PendingResponse, build_chat, build_completion, prompts_of
 from anyformer.serving.served_model import ServedModel
-from anyformer.serving.streaming import EventFormat, GenerationResponse
+from anyformer.serving.streaming import GenerationResponse
 
 log = logging.getLogger("anyformer")
 SAID = {404: "there is nothing at this path", 405: "this path does not know that method"}
@@ -162,7 +162,8 @@ async def completions(request: Request, state: AppState) -> Response:
     state.check_open()
     asked = read(CompletionRequest, await read_body(request, state.limits))
     pending = await build_completion(state.served, state.limits, asked, client_of(request), state.engine.check_room)
-    form = CompletionFormat(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked))
+    form = CompletionFormat(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked),
+                            bool(asked.look))  # fmt: skip
     return respond(state, pending, form, asked)
 
 
@@ -171,15 +172,21 @@ async def chat(request: Request, state: AppState) -> Response:
     state.check_open()
     asked = read(ChatRequest, await read_body(request, state.limits))
     pending = await build_chat(state.served, state.limits, asked, client_of(request), state.engine.check_room)
-    form = ChatFormat(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked))
+    form = ChatFormat(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked),
+                      bool(asked.look))  # fmt: skip
     return respond(state, pending, form, asked)
 
 
 def respond(
-    state: AppState, pending: PendingResponse, form: EventFormat, asked: GenerationRequest
+    state: AppState, pending: PendingResponse, form: ResponseFormat, asked: GenerationRequest
 ) -> GenerationResponse:
     """The response that submits the sequences and sends what comes of them."""
-    return GenerationResponse(pending, form, bool(asked.stream), state.engine, state.mailbox, state.limits)
+
+    def keep() -> None:
+        if asked.look and state.look is not None:
+            state.look.app.keep(form.id, pending.sequences[0].tokens, pending.sequences[0].source)
+
+    return GenerationResponse(pending, form, bool(asked.stream), state.engine, state.mailbox, state.limits, keep)
 
 
 def wants_usage(asked: GenerationRequest) -> bool:

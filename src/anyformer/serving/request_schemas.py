@@ -84,6 +84,7 @@ class GenerationRequest(Strict):
     min_p: MinP | None = None
     repetition_penalty: Penalty | None = None
     timeout: Seconds | None = None
+    look: bool | None = None
 
 
 class CompletionRequest(GenerationRequest):

@@ -36,6 +36,13 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class LookLink(BaseModel):
+    """Where the page shows what the model did with this request."""
+
+    id: str
+    url: str
+
+
 class TokenLists(BaseModel):
     """Log-probabilities of a completion, one entry a token."""
 
@@ -63,6 +70,7 @@ class Completion(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
+    look: LookLink | None = None
 
 
 class ChatToken(BaseModel):
@@ -112,6 +120,7 @@ class ChatCompletion(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    look: LookLink | None = None
 
 
 class Delta(BaseModel):

@@ -18,16 +18,18 @@ class ResponseFormat:
     whole_object = ""
     part_object = ""
 
-    def __init__(self, model: str, reader: Detokenizer, logprobs: bool, usage: bool) -> None:
+    def __init__(self, model: str, reader: Detokenizer, logprobs: bool, usage: bool, look: bool = False) -> None:
         self.id, self.created = f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
         self.model, self.reader, self.logprobs, self.usage = model, reader, logprobs, usage
+        self.look = {"id": self.id, "url": f"/look#capture={self.id}"} if look else None
         head = to_json(self.head(self.part_object))
         self.opening = head[:-1] + ',"choices":['
         self.closing = '],"usage":null}' if usage else "]}"
 
     def head(self, kind: str) -> dict[str, Any]:
         """Who answers, and when."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        found: dict[str, Any] = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return found if self.look is None else found | {"look": self.look}
 
     def format_whole(self, choices: Iterable[str], usage: dict[str, int]) -> str:
         """The whole response, of choices that are JSON already."""

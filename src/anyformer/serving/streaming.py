@@ -64,7 +64,9 @@ class GenerationResponse(Response):
         engine: Engine,
         mailbox: Mailbox,
         limits: Limits,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        self.on_end = on_end
         self.pending, self.form, self.stream, self.engine, self.limits = pending, form, stream, engine, limits
         self.box = Box(mailbox, limits.ahead * len(pending.sequences) if stream else None, self.set_paused)
         self.background = None
@@ -82,6 +84,7 @@ class GenerationResponse(Response):
             await error.response()(scope, receive, send)
         finally:
             self.cancel()
+            self.on_end()
             if watch is not None:
                 watch.cancel()
                 with suppress(asyncio.CancelledError):

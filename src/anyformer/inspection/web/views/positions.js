@@ -182,7 +182,7 @@ const interpolation = (on) => {
   const at = pick(on, "of", "Channel", facts.channels.length, 0), title = `Channel ${facts.channels[at]}`;
   const [before, after] = [trained, resized].map((array) => Float32Array.from(column(array, at)));
   box.append(note(look.notes.interpolation));
-  const field = (data, shape, how) => map({ data, shape }, "row", "column", `${title}, ${how}`, { names: ["row", "column"], range: two(after), focus: how })({ ...on, width: Math.min(on.width, 420) });
+  const field = (data, shape, how) => { box.append(h("h3", {}, how)); return map({ data, shape }, "row", "column", `${title}, ${how}`, { names: ["row", "column"], range: two(after), focus: how })({ ...on, width: Math.min(on.width, 420) }); };
   if (facts.resized) { field(before, facts.trained, "trained"); return field(after, facts.resized, "interpolated"); }
   const told = curves(on, [{ name: "interpolated", values: after }, { name: "trained", values: before, x: times(before.length, (i) => i * facts.apart) }], { x: `position of ${facts.longer}`, title });
   return { ...told, columns: told.columns.slice(0, 2), rows: told.rows.map((cells) => cells.slice(0, 2)) };
