@@ -223,6 +223,8 @@ class Saved(CaptureBase):
             self.axes = {name: read_axis(one) for name, one in self.manifest["axes"].items()}
             self.sites = tuple(read_site(i, one, self.axes) for i, one in enumerate(self.manifest["sites"]))
             self.given = NetworkInputs((), pixels=self.read_pixels(), text=str(self.manifest["input"]))
+            site, head, query, key = (int(self.manifest["start"][name]) for name in SELECTION)
+            self.begins = Query(site, head, query, key)
             for i, entry in enumerate(self.answers):
                 check_answer(entry, arrays[f"answer.{i}"])
             self.check_shapes()
@@ -368,8 +370,7 @@ class Saved(CaptureBase):
     @property
     def start(self) -> Query:
         """The cell that its page opens with."""
-        start = self.manifest.get("start", {})
-        return Query(*(int(start.get(name, 0)) for name in SELECTION))
+        return self.begins
 
     def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The manifest and the answers of the file."""

@@ -216,13 +216,14 @@ def compare_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     cell = cell_of(capture, chosen, ("self", "cross"))
     answer = capture.answer("compare", Query(cell.site, cell.head))
     facts, arrays = answer.facts, answer.arrays
-    sides = [(name, arrays.get(f"{name}_own", arrays.get(name)), facts.get(f"{name}_queries", facts.get("queries")),
-              facts.get(f"{name}_keys", facts.get("keys"))) for name in ("first", "second")]  # fmt: skip
-    top = max(float(values.max()) for _, values, _, _ in sides)
-    panels = [
-        Matrix(values, rows, columns, top, chosen.scale, side=240.0, title=name)
-        for name, values, rows, columns in sides
-    ]
+    panels = []
+    for name in ("first", "second"):  # each with its own tokens where they differ
+        own = f"{name}_own" in arrays
+        values = arrays[f"{name}_own" if own else name]
+        queries, keys = (facts[f"{name}_{axis}" if own else axis] for axis in ("queries", "keys"))
+        panels.append(Matrix(values, queries, keys, float(values.max()), chosen.scale, side=240.0, title=name))
+    for panel in panels:
+        panel.top = max(one.top for one in panels)
     if facts["shared"]:
         change = arrays["difference"]
         panels.append(Matrix(change, facts["queries"], facts["keys"], peak(change), "linear", side=240.0, signed=True,

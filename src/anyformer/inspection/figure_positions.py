@@ -85,14 +85,14 @@ def bucket_parts(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[
     if "bias" in arrays:
         bias = arrays["bias"][:8]
         return matrix, lines(
-            bias, "key - query", "learned bias", [f"head {h}" for h in range(len(bias))], arrays["offsets"]
+            bias, "key - query", "learned bias", [f"head {h}" for h in range(len(bias))], arrays["offsets"].tolist()
         )
-    return matrix, lines(arrays["buckets"].astype(float), "key - query", "bucket", xs=arrays["offsets"])
+    return matrix, lines(arrays["buckets"].astype(float), "key - query", "bucket", xs=arrays["offsets"].tolist())
 
 
 def shaw_parts(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[Matrix, LineChart]:
     return (square(arrays["keys"], "learned vector of each distance", "distance", "channel", first=-facts["k"]),
-            lines(arrays["norms"], "key - query", "length of the vector", xs=arrays["offsets"]))  # fmt: skip
+            lines(arrays["norms"], "key - query", "length of the vector", xs=arrays["offsets"].tolist()))  # fmt: skip
 
 
 POSITIONS = {"sinusoid": sinusoid_parts, "learned": learned_parts, "rope": rope_parts, "alibi": alibi_parts,

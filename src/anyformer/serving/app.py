@@ -42,7 +42,7 @@ from anyformer.serving.response_schemas import (
     ModelList,
     Predictions,
 )
-from anyformer.serving.responses import ChatFormat, CompletionFormat, ResponseFormat
+from anyformer.serving.responses import ChatFormat, CompletionFormat
 from anyformer.serving.sequences import PendingResponse, build_chat, build_completion, prompts_of
 from anyformer.serving.served_model import ServedModel
 from anyformer.serving.streaming import GenerationResponse
@@ -178,7 +178,7 @@ async def chat(request: Request, state: AppState) -> Response:
 
 
 def respond(
-    state: AppState, pending: PendingResponse, form: ResponseFormat, asked: GenerationRequest
+    state: AppState, pending: PendingResponse, form: CompletionFormat | ChatFormat, asked: GenerationRequest
 ) -> GenerationResponse:
     """The response that submits the sequences and sends what comes of them."""
 
