@@ -279,7 +279,7 @@ def dashed(points: Sequence[tuple[float, float]], lengths: Sequence[float]) -> l
     """A line cut into the pieces that are drawn; whole where no lengths are given.
 
     >>> dashed([(0, 0), (5, 0)], [2, 1])
-    [[(0, 0), (2.0, 0.0)], [(3.0, 0.0), (5.0, 0.0)]]
+    [[(0, 0), (2.0, 0.0)], [(3.0, 0.0), (5, 0)]]
     """
     if not lengths:
         return [list(points)]

@@ -24,9 +24,9 @@ from anyformer.inspection.grid import (
     SMALL,
     TYPE,
     Bars,
+    ChartLine,
     LineChart,
     Matrix,
-    Series,
     cut,
     number_text,
     table_marks,
@@ -70,8 +70,8 @@ def trace_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
             marks.append(Label(EDGE, y + LINE / 2, title, SMALL, fill=SOFT))
             drawn, y = chips(names, shares, start, stop, y + LINE + 2, at)
             marks += drawn
-    chart = LineChart([Series("entropy", places, [float(arrays["entropy"][i]) for i in places]),
-                       Series("surprise", places, [-float(arrays["logprobs"][i]) for i in places])],
+    chart = LineChart([ChartLine("entropy", places, [float(arrays["entropy"][i]) for i in places]),
+                       ChartLine("surprise", places, [-float(arrays["logprobs"][i]) for i in places])],
                       "position", "nats", wide=300.0, zero=True)  # fmt: skip
     marks += chart.draw(EDGE, y)
     top = list(zip(arrays["top_ids"][at].tolist(), arrays["top_logprobs"][at].tolist(), strict=True))[:ALTERNATIVES]
@@ -124,7 +124,7 @@ def flow_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
         for style, (name, title, start) in enumerate(named):
             if (values := arrays.get(f"{name}{number}")) is not None:
                 layers = [start + i for i in range(len(values))]
-                series.append(Series(title, layers, np.nanmean(values, 1).tolist(), style))
+                series.append(ChartLine(title, layers, np.nanmean(values, 1).tolist(), style))
         up = "length of the vector" + (f", {stack['name']}" if stack["name"] else "")
         chart = LineChart(series, "layer, -1 is the embedding", up, wide=260.0, zero=True)
         marks += chart.draw(x, EDGE)
@@ -261,7 +261,7 @@ def training_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
             f"{facts['label']}, head {facts['head']} at {len(shown)} of {len(maps)} checkpoints, query down, key across"
         )
     names = {"valid": "validation"}
-    chart = LineChart([Series(names.get(name, name), [p[0] for p in points], [p[1] for p in points])
+    chart = LineChart([ChartLine(names.get(name, name), [p[0] for p in points], [p[1] for p in points])
                        for name, points in facts["curves"].items()], "step", "loss", wide=460.0)  # fmt: skip
     if not chart.series and y == EDGE:
         raise UserError("this run has neither a checkpoint nor a logged loss yet", where="picture", fix="wait for both")

@@ -18,9 +18,9 @@ from anyformer.inspection.figure_parts import (
 )
 from anyformer.inspection.grid import (
     LINE,
+    ChartLine,
     LineChart,
     Matrix,
-    Series,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def lines(
     """The rows of an array as lines."""
     places = list(range(values.shape[-1])) if xs is None else list(xs)
     rows = np.atleast_2d(values)
-    return LineChart([Series(name, places, row.tolist()) for name, row in zip(names, rows, strict=False)], across, up)
+    return LineChart(
+        [ChartLine(name, places, row.tolist()) for name, row in zip(names, rows, strict=False)], across, up
+    )
 
 
 def sinusoid_parts(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[Matrix, LineChart]:

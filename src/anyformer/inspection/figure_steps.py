@@ -29,24 +29,24 @@ class DrawnColumn:
 
     title: str
     values: np.ndarray  # (S,), of vectors (S,C)
-    kind: Literal["number", "weight", "vector"] = "number"
+    form: Literal["number", "weight", "vector"] = "number"
     top: float = 1.0
 
     @property
     def wide(self) -> float:
-        if self.kind == "number":
+        if self.form == "number":
             return max(text_width(self.title, SMALL), 44.0)
-        return STRIP if self.kind == "vector" else BAR + 40
+        return STRIP if self.form == "vector" else BAR + 40
 
     def heading(self, x: float, y: float) -> Label:
-        right = self.kind == "number"
+        right = self.form == "number"
         return Label(x + self.wide if right else x, y, self.title, SMALL, "end" if right else "start", SOFT)
 
     def cell(self, row: int, x: float, y: float) -> list[Mark]:
         value = self.values[row]
-        if self.kind == "vector":
+        if self.form == "vector":
             return strip(x, y, value, self.top)
-        if self.kind == "number":
+        if self.form == "number":
             return [Label(x + self.wide, y + ROW / 2, number_text(float(value)), SMALL, "end")]
         long = BAR * float(value)
         bar = Rectangle(x, y + 4, max(long, 0.5), ROW - 8, fill=BLUE)
@@ -83,7 +83,7 @@ def steps_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     marks.append(Label(places[-1] - 8, y + ROW / 2, "z, their sum", TYPE, "end"))
     marks += strip(places[-1], y, arrays["z"], last.top)
     y += ROW
-    tops = {by_title[title].title: by_title[title].top for title in by_title if by_title[title].kind == "vector"}
+    tops = {by_title[title].title: by_title[title].top for title in by_title if by_title[title].form == "vector"}
     if facts["projected"]:
         tops["out"] = peak(arrays["out"], arrays["total"])
         for title, vector in (("out = z W_O", arrays["out"]), ("all heads + bias", arrays["total"])):

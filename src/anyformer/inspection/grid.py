@@ -248,7 +248,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Series:
+class ChartLine:
     """One line of a chart."""
 
     name: str
@@ -261,7 +261,7 @@ class Series:
 class LineChart:
     """Lines over one axis, in the colours and dashes of the page, each named at its right end."""
 
-    series: Sequence[Series]
+    series: Sequence[ChartLine]
     across: str
     up: str = ""
     wide: float = 420.0
