@@ -51,7 +51,7 @@ def trace_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     """Every token shaded by its probability, how open each choice was, and what else could have stood at one place."""
     answer = capture.answer("trace", Query())
     facts, arrays = answer.facts, answer.arrays
-    scored, masked = facts["scored"], facts["kind"] == "masked"
+    scored, masked = facts["scored"], facts["kind"] != "written"
     places = [i for i, one in enumerate(scored) if one]
     if not places:
         raise UserError("no token of this text has a probability", where="picture", fix="look at a longer text")

@@ -20,15 +20,13 @@ TITLE = "Generation trace"
 READ = "Each token is shaded by its probability. Choose one to see what else could have come, and branch from there."
 CLAIM = "kv-cache"
 NOTES = {
-    "masked": "Each number is from a pass of its own in which that word is masked (pseudo-log-likelihood).",
+    "alone": "Each number is from a pass of its own in which that word is masked (pseudo-log-likelihood).",
     "read": "This token was read, not written: to change it, give another input.",
     "still": "To go on from another token, run anyformer look.",
     "entropy": "Entropy: how open the choice was. Surprise: −log of the token that came. Both in nats.",
 }
-UNSCORED = {
-    "masked": f"special tokens are not asked for, nor those after the first {MASKED}.",
-    "written": "nothing stands before it that could predict it.",
-}
+FIRST = "nothing stands before it that could predict it."
+NOT_ASKED = f"special tokens are not asked for, nor those after the first {MASKED}."
 TOP = 50
 MOST_NEW = 64
 WHOLE = ("ranks", "top_ids")
@@ -49,7 +47,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         "tokens": [token_facts(token) for token in words_of(capture, found.ids.tolist())],
         "names": names_of(capture, found.top_ids[found.scored].flatten().tolist(), "word"),
         "vocabulary": vocabulary(capture), "scored": found.scored.tolist(),
-        "unscored": UNSCORED[found.kind],
+        "unscored": FIRST if found.kind == "written" else NOT_ASKED,
         "total": sum(own), "perplexity": math.exp(-sum(own) / len(own)) if own else None,
         "branched": bool(query.options.get("branch")), "tolerance": tolerance(capture),
         "trusted": math.isnan(found.error) or found.error <= tolerance(capture),

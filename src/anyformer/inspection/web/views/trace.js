@@ -177,7 +177,7 @@ const attention = (look, facts, step) => {
 };
 
 const trust = (look, facts, all) => {
-  if (facts.kind === "masked") return look.notes.masked;
+  if (facts.kind === "masked") return look.notes.alone;
   const times = Array.from(all.times).filter(Number.isFinite);
   const rest = times.slice(1);
   const speed = times.length ? ` First token ${number(times[0])} ms${rest.length ? `, then ${number(sum(rest) / rest.length)} ms each` : ""}.` : "";
