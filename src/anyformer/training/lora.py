@@ -3,12 +3,17 @@
 y = W x + (alpha / rank) B A x with A (rank, in), B (out, rank) (2106.09685). A layer that holds several projections,
 such as queries, keys and values, has an A for each: an adapter can then be written for who keeps them apart, and some
 of them alone may have one (`projections`).
+
+Where several processes hold a model in parts: under fsdp adapters are cut as all parameters are. Under tensor they are
+whole in every process, each multiplies what it has of the layer by its rows of B or columns of A, and the gradients of
+the processes are added up.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +21,16 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.adapters import Adapter
 from anyformer.checkpoints.operations import GATE, KV, QKV
+from anyformer.core.device_tables import Known, cached_table
 from anyformer.core.linear import LinearLayer, is_plain_linear
+from anyformer.core.own_init import Start, Starting, constant
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
 from anyformer.mixers.cross import CrossModule
 from anyformer.slots import Network
 from anyformer.spec import Spec
+from anyformer.training.distributed.parts import add_local, own_part, spread_like, whole
 from anyformer.training.freezing import check_pattern, is_inside
 
 WHERE = "training.lora"
@@ -51,7 +59,7 @@ class LoRA(Spec):
         check_fraction(WHERE, "dropout", self.dropout, fix="use 0.1")
 
 
-class LoRALinear(LinearLayer):
+class LoRALinear(LinearLayer, Starting):
     """A linear layer with an adapter beside its weight. `slice_of` says which projection each of its rows is of, -1
     where that has no adapter."""
 
@@ -61,29 +69,56 @@ class LoRALinear(LinearLayer):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.scale, self.dropout = lora.alpha / lora.rank, lora.dropout
-        count, weight = int(slice_of.max()) + 1, base.weight
-        rows = (slice_of >= 0).nonzero()[:, 0]
-        down = torch.empty(count * lora.rank, base.in_features)
-        nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
-        self.lora_A = nn.Parameter(down.to(weight))
-        self.lora_B = nn.Parameter(weight.new_zeros(len(rows), lora.rank))
-        # Each row reads the A of its own projection only. No buffers: a plain layer has none.
-        own = F.one_hot(slice_of[rows], count).repeat_interleave(lora.rank, 1)  # (rows, count * rank)
-        self.own = own.to(weight) if count > 1 else None
-        self.adapted = rows.to(weight.device) if len(rows) < base.out_features else None
+        self.count, self.rank = int(slice_of.max()) + 1, lora.rank
+        self.rows = (slice_of >= 0).nonzero()[:, 0]  # those with an adapter
+        self.projections = slice_of[self.rows]
+        # A model whose parts are filled later draws these numbers again, not those of the model's scheme.
+        self.starts: dict[str, Start] = {
+            "lora_A": partial(draw_down, state=generator.get_state()), "lora_B": constant(0.0)
+        }  # fmt: skip
+        self.lora_A = nn.Parameter(base.weight.new_empty(self.count * lora.rank, base.in_features))
+        self.lora_B = nn.Parameter(base.weight.new_zeros(len(self.rows), lora.rank))
+        with torch.no_grad():
+            self.lora_A.copy_(drawn(self.lora_A.shape, generator))
+        # No buffers: a plain layer has none.
+        self.known_own: Known = {}
+        self.known_rows: Known = {}
 
     def forward(self, input: Tensor) -> Tensor:
-        low = F.linear(F.dropout(input, self.dropout, self.training), self.lora_A)
-        return super().forward(input) + self.scale * F.linear(low, self.wide(self.lora_B))
+        return add_local(super().forward(input), input, self.adapt)
+
+    def adapt(self, input: Tensor) -> Tensor:
+        """What the adapter adds, of those inputs or for those outputs that this process has."""
+        a, b = own_part(self.lora_A, self.weight, 1), own_part(self.wide(self.lora_B), self.weight, 0)
+        return self.scale * F.linear(F.linear(F.dropout(input, self.dropout, self.training), a), b)
 
     def wide(self, b: Tensor) -> Tensor:
         """B with zeros for the A's of other projections, (rows, rank) to (out, count * rank)."""
-        wide = b if self.own is None else b.repeat(1, self.own.shape[1] // b.shape[1]) * self.own
-        return wide if self.adapted is None else all_rows(wide, self.adapted, self.out_features)
+        if self.count > 1:  # each row reads the A of its own projection only
+            own = cached_table(self.known_own, b.dtype, b.device, lambda: self.own_columns().to(b.dtype))
+            b = b.repeat(1, self.count) * own
+        if len(self.rows) == self.out_features:
+            return b
+        rows = cached_table(self.known_rows, self.rows.dtype, b.device, lambda: self.rows)
+        return all_rows(b, rows, self.out_features)
+
+    def own_columns(self) -> Tensor:
+        """Which columns of a wide B are of each row's own projection, (rows, count * rank) of 0 and 1."""
+        return F.one_hot(self.projections, self.count).repeat_interleave(self.rank, 1)
 
     def merged(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """The weight of a plain layer that computes the same."""
-        return weight + self.scale * (self.wide(b) @ a)
+        return weight + spread_like(self.scale * (self.wide(whole(b)) @ whole(a)), weight)
+
+
+def drawn(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """The first values of an A."""
+    return nn.init.kaiming_uniform_(torch.empty(shape), a=math.sqrt(5), generator=generator)
+
+
+def draw_down(p: Tensor, generator: torch.Generator | None, *, state: Tensor) -> Tensor:
+    """Fill an A with the numbers that a generator in this state draws."""
+    return p.copy_(drawn(p.shape, torch.Generator().set_state(state)))
 
 
 def all_rows(b: Tensor, rows: Tensor, count: int) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.training.distributed.parts import is_distributed, local, locals_of, work_on_wholes
+
 # Five rounds of p(s) = a s + b s^3 + c s^5 bring every singular value near 1 (https://kellerjordan.github.io/posts/muon).
 COEFFICIENTS, ROUNDS, EPS = (3.4445, -4.7750, 2.0315), 5, 1e-7
 
@@ -16,7 +18,8 @@ class BatchedMuon(torch.optim.Optimizer):
     """Momentum, made orthogonal, as the update of matrices; the same rule as torch.optim.Muon.
 
     `match_adamw` scales updates to the size of AdamW's, so that its learning rates fit; otherwise tall matrices take
-    larger steps. Nothing here waits for a GPU: `lr` may be a tensor, and where `found_inf` is 1 nothing moves.
+    larger steps. Nothing here waits for a GPU: `lr` may be a tensor, and where `found_inf` is 1 nothing moves. Of
+    matrices that lie in parts, each is made whole in one process, which tells the others their part of the update.
     """
 
     found_inf: Tensor | None = None
@@ -31,10 +34,10 @@ class BatchedMuon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Move every matrix that has a gradient."""
         for group in self.param_groups:
-            shapes: dict[torch.Size, list[nn.Parameter]] = {}
+            shapes: dict[tuple[torch.Size, torch.Size], list[nn.Parameter]] = {}
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    shapes.setdefault(parameter.shape, []).append(parameter)
+                if parameter.grad is not None:  # two of one shape may be cut in two ways
+                    shapes.setdefault((parameter.shape, local(parameter).shape), []).append(parameter)
             for matrices in shapes.values():
                 self.move(group, matrices)
 
@@ -42,17 +45,23 @@ class BatchedMuon(torch.optim.Optimizer):
         """One update of matrices of one shape."""
         grads = [p.grad for p in matrices if p.grad is not None]
         buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in matrices]
-        torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov
-        updates = orthogonalise(torch.stack(ahead))
+        torch._foreach_lerp_(locals_of(buffers), locals_of(grads), 1 - group["momentum"])
+        updates = self.updates(grads, buffers, group["momentum"])
         rate = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
         if self.found_inf is not None:
             updates = torch.where(self.found_inf > 0, 0.0, updates)
         rows, columns = matrices[0].shape
         scale = 0.2 * max(rows, columns) ** 0.5 if self.match_adamw else max(1, rows / columns) ** 0.5
-        weights: list[Tensor] = [p.data for p in matrices]
+        weights = locals_of(matrices)
         torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
         torch._foreach_sub_(weights, list((updates * (rate * scale)).to(weights[0].dtype).unbind()))
+
+    def updates(self, grads: list[Tensor], buffers: list[Tensor], momentum: float) -> Tensor:
+        """The direction of each step, (N,R,C) or this process's part of it, with Nesterov's look ahead."""
+        if not is_distributed(grads[0]):
+            return orthogonalise(torch.stack(torch._foreach_lerp(grads, buffers, momentum)))
+        torch._foreach_lerp_(locals_of(grads), locals_of(buffers), momentum)  # gradients are dropped after the step
+        return torch.stack(work_on_wholes(grads, lambda ahead: orthogonalise(ahead[None])[0]))
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

@@ -116,6 +116,31 @@ def test_a_run_goes_on_in_another_way_on_other_processes(place: Path, nursery: N
     assert sizes[0] == sizes[1] and len(sizes[0]) == 2
 
 
+ADAPTED = {"training.lora": "LoRA", "training.lora.rank": 3, "training.optimizer": "Muon", "training.ema": 0.9,
+           "training.steps": 12, "training.batch_size": 12, "training.micro_batch_size": 12, "training.threads": 1,
+           "training.workers": 0, "training.save_every": 3, "training.eval_every": 6}  # fmt: skip
+
+
+def test_adapters_and_muon_go_on_in_another_way_on_other_processes(place: Path, nursery: Nursery) -> None:
+    """LoRA on a trained model by Muon: fsdp on two, tensor on two, one alone; stopped between them."""
+    sets = [f"{name}={value}" for name, value in ADAPTED.items()]
+    words = ["train", "book.txt", "--from", "text", "--progress", "none", "--device", "cpu",
+             *(word for pair in sets for word in ("--set", pair))]  # fmt: skip
+    code, said = nursery.run([*words, "--out", "adapted"], place)
+    assert code == 0, said
+    for again, faults, ends in (
+        ([*words, "--out", "cut", "--set", "training.parallel=fsdp"], {1: "term@step:4"}, 5),
+        ([*resume("cut"), "--set", "training.parallel=tensor"], {1: "term@step:3"}, 9),
+    ):
+        processes = start(nursery, again, place, 2, faults=faults)
+        assert processes.wait() == [143] * 2 and steps_of(place / "cut")[-1] == ends, processes.output
+    code, said = nursery.run(resume("cut"), place)
+    assert code == 0 and "processes is 1, was 2" in said, said
+    for ours, theirs in zip(logged_lines(place / "cut"), logged_lines(place / "adapted"), strict=True):
+        assert ours["rows"] == theirs["rows"] and ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    assert (place / "cut" / "adapter").is_dir()
+
+
 def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: Path, nursery: Nursery) -> None:
     processes = start(nursery, TABLE.train("odd", training__batch_size=32, training__micro_batch_size=32), place, 3)
     assert processes.wait() == [2, 2, 2]
@@ -128,8 +153,6 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: P
     "parallel, settings, words",
     [
         ("tensor", {"model.stack.block.mixer.heads": 1}, "heads 1 is not divisible by 2 processes"),
-        ("tensor", {"model.stack.block.relative": "Alibi"}, "Alibi belongs to all heads"),
-        ("fsdp", {"training.optimizer": "Muon"}, "Muon needs whole matrices"),
         ("fsdp", {"training.precision": "fp16"}, "fp16 has one scale"),
     ],
 )

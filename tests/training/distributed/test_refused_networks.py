@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import anyformer
-from anyformer import Electra, Replaced, UserError
+from anyformer import LM, Alibi, Attention, Block, Buckets, Electra, Model, Replaced, Stack, Tokens, UserError
 from anyformer.data.settings import Data
+from anyformer.mixers.plain import Plain
+from anyformer.nets.batch_norm import BatchNorm
 from anyformer.objectives import Adversarial, Causal, Objective, ReplacedByGenerator
-from anyformer.slots import Network
+from anyformer.slots import Network, Relative
 from anyformer.training.distributed.parallel import check_processes
 from anyformer.training.distributed.sharded import check_shardable
+from anyformer.training.distributed.tensor import check_split
 from anyformer.training.distributed.world import World
 from anyformer.training.freezing import Gradual
 from anyformer.training.lora import LoRA
@@ -34,9 +38,9 @@ def configured(model: Network, objective: Objective, **training: object) -> Conf
 
 # Of each line of the page's table the settings; a language model but for ELECTRA.
 ROWS = {
-    "Muon": [configured(anyformer.preset("gpt2-tiny"), Causal(), optimizer=Muon())],
     "fp16": [configured(anyformer.preset("gpt2-tiny"), Causal(), precision="fp16")],
-    "LoRA": [configured(anyformer.preset("gpt2-tiny"), Causal(), lora=LoRA()),
+    "Muon": [configured(anyformer.preset("gpt2-tiny"), Causal(), optimizer=Muon()),
+             configured(anyformer.preset("gpt2-tiny"), Causal(), lora=LoRA()),
              configured(anyformer.preset("gpt2-tiny"), Causal(), unfreeze=Gradual())],
     "ELECTRA": [configured(electra(), ReplacedByGenerator(), precision="fp32")],
     "adversarial": [configured(anyformer.preset("gpt2-tiny"), Adversarial(), precision="fp32")],
@@ -66,8 +70,20 @@ def test_electra_is_cut_where_the_heads_of_its_generator_divide() -> None:
         check_processes(config.replace(model=electra()), World(size=2))
 
 
-def test_electra_is_refused_and_an_encoder_is_not() -> None:
-    encoder = anyformer.preset("electra-small-tiny")
-    check_shardable(encoder.build(device="meta"))
-    with pytest.raises(UserError, match="share an embedding"):
-        check_shardable(Electra(discriminator=encoder.replace(head=Replaced())).build(device="meta"))
+def test_batch_norm_is_refused_and_electra_is_not() -> None:
+    check_shardable(electra().build(device="meta"))
+    with pytest.raises(UserError, match="batch norm keeps running statistics"):
+        check_shardable(nn.Sequential(BatchNorm(4)))
+
+
+def test_learned_positions_that_another_mixer_shares_are_refused() -> None:
+    """Their gradient would be a part from one layer and whole from the other; ALiBi has none."""
+
+    def mixed(relative: Relative) -> nn.Module:
+        blocks = tuple(Block(mixer=mixer, relative=relative) for mixer in (Attention(heads=2), Plain()))
+        stack = Stack(width=8, depth=2, block=blocks)
+        return Model(embed=Tokens(vocab=9), stack=stack, head=LM()).build(device="meta")
+
+    with pytest.raises(UserError, match="attention shares learned positions with PlainModule"):
+        check_split(mixed(Buckets(buckets=8, distance=16)), 2)
+    check_split(mixed(Alibi()), 2)

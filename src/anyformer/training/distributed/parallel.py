@@ -19,7 +19,6 @@ from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import World
 from anyformer.training.freezing import freeze
 from anyformer.training.lora import add_adapters
-from anyformer.training.optim import Muon
 from anyformer.training.settings import Config, Training
 
 
@@ -113,16 +112,9 @@ def check_parts(kind: str, config: Config, size: int) -> None:
     from anyformer.training.distributed.sharded import check_shardable
     from anyformer.training.distributed.tensor import check_split
 
-    if isinstance(config.training.optimizer, Muon):
-        raise UserError(f"Muon needs whole matrices, and {kind} leaves each process a part",
-                        where="training.optimizer", fix="use AdamW, or training.parallel=ddp")  # fmt: skip
     if config.training.precision == "fp16":
         raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
                         where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
-    for name in ("unfreeze", "lora"):
-        if getattr(config.training, name) is not None:
-            raise UserError(f"it needs whole layers, and {kind} leaves each process a part", where=f"training.{name}",
-                            fix="use training.parallel=ddp")  # fmt: skip
     model = config.model.build(device="meta")
     if kind == "tensor":
         check_split(model, size)

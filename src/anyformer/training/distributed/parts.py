@@ -6,7 +6,7 @@ A program with one process never loads torch.distributed.tensor, and its tensors
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,3 +65,47 @@ def filled_whole(parameter: Tensor) -> Iterator[Tensor]:
     values = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
     yield values
     copy_into(parameter, values)
+
+
+def add_local(output: Tensor, input: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """`output` of a layer plus what `compute` makes of its input, from what this process has of the input.
+
+    A layer cut by rows has the whole input, whose gradient is then the sum over all processes; one cut by columns has
+    a part of it, and a part of the sum that is its output.
+    """
+    if not is_distributed(output):
+        return output + compute(input)
+    from torch.distributed.tensor import DTensor, Partial
+
+    is_whole = not is_part(input)
+    here = input.to_local(grad_placements=[Partial()] if is_whole else None)  # type: ignore[attr-defined]
+    more = compute(here)
+    return output + DTensor.from_local(more, output.device_mesh, output.placements, run_check=False)  # type: ignore[attr-defined]
+
+
+def own_part(tensor: Tensor, like: Tensor, dim: int) -> Tensor:
+    """What of a tensor, whole in every process, goes with this process's part of `like`, which is cut along `dim`."""
+    if not is_distributed(like) or not any(placement.is_shard(dim) for placement in like.placements):  # type: ignore[attr-defined]
+        return tensor
+    mesh = like.device_mesh  # type: ignore[attr-defined]
+    return tensor.chunk(mesh.size(), dim)[mesh.get_local_rank()]
+
+
+def work_on_wholes(parts: Sequence[Tensor], work: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Tensors of one shape, each made whole in one process and changed by `work`, in turn; this process's part of each.
+
+    As many are whole at a time as there are processes.
+    """
+    import torch.distributed as dist
+
+    mesh = parts[0].device_mesh  # type: ignore[attr-defined]
+    size, rank = mesh.size(), mesh.get_local_rank()
+    found: list[Tensor] = []
+    for start in range(0, len(parts), size):
+        some = parts[start : start + size]
+        wholes = [whole(part) for part in some]  # each process takes part in gathering all of them
+        mine = work(wholes[rank]).contiguous() if rank < len(some) else torch.zeros_like(wholes[0])
+        done = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(done, mine, group=mesh.get_group())
+        found += [local(spread_like(value, part)) for value, part in zip(done, some, strict=False)]
+    return found

@@ -42,8 +42,11 @@ class ShardedParallel(PartitionedParallel):
         for block in blocks_alone(model):
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        if isinstance(model, ModelModule | Seq2SeqModule):  # losses of words enter by this method
+        # Losses enter by these methods too.
+        if isinstance(model, ModelModule | Seq2SeqModule):
             register_fsdp_forward_method(model, "before_head")
+        if isinstance(model, ElectraModule):
+            register_fsdp_forward_method(model, "read_hidden")
 
     def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
         """FSDP2 takes the mean over the processes; losses here are sums."""
@@ -57,12 +60,8 @@ class ShardedParallel(PartitionedParallel):
 def check_shardable(model: nn.Module) -> None:
     """Refuse what weights in parts would break.
 
-    Modules that change numbers of their own in a pass change a gathered copy, which is dropped. A generator that reads
-    by the discriminator's embedding needs weights that are gathered for the discriminator's pass only.
+    Modules that change numbers of their own in a pass change a gathered copy, which is dropped.
     """
-    if isinstance(model, ElectraModule):
-        raise UserError("generator and discriminator share an embedding, which weights in parts cannot",
-                        where="training.parallel", fix="use ddp")  # fmt: skip
     if any(isinstance(module, BatchNorm) and not module.frozen for module in model.modules()):
         raise UserError("batch norm keeps running statistics, which weights in parts would lose",
                         where="training.parallel", fix="use ddp")  # fmt: skip

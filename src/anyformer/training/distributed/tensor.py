@@ -3,20 +3,28 @@
 The first projection of a branch is cut by rows, so that each process computes its own heads or inner channels; the
 second by columns, so that their results are summed once. Rows of `qkv` lie group by group and rows of a gated `up` in
 pairs, so that an even cut is a right one. Everything else is in every process, and stays the same by doing the same.
+What is whole everywhere and yet meets this process's heads or channels only, such as relative positions, norms of
+queries and keys, and adapters, has a part of its gradient here: those parts are added up.
 """
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from anyformer.core.block import BlockModule
 from anyformer.core.ensemble import MemberLinear
+from anyformer.core.stack import StackModule
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
-from anyformer.slots import HeadSizes, Relative
+from anyformer.positions.some_heads import SomeHeads
+from anyformer.slots import HeadSizes, Network, Relative
+from anyformer.training.distributed.gradient_sum import GradientSum
 from anyformer.training.distributed.partitioned import PartitionedParallel
+from anyformer.training.lora import LoRALinear
 from anyformer.training.settings import Training
 
 WHERE = "training.parallel"
@@ -28,20 +36,38 @@ class TensorParallel(PartitionedParallel):
 
     name = "tensor"
 
+    def build(self, spec: Network, settings: Training) -> Any:
+        model = super().build(spec, settings)
+        shares = nn.ParameterList(shared_by_parts(model))
+        self.gradients = GradientSum(shares) if any(p.requires_grad for p in shares) else None
+        return model
+
+    def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
+        if last and self.gradients is not None:
+            self.gradients.arm()
+        loss.backward(inputs=leaves)
+        if last and self.gradients is not None:
+            self.gradients.wait()
+
     def cut(self, model: nn.Module, settings: Training) -> None:
         mesh = self.mesh
         for module in branches(model):
-            first, second = ("qkv", "out") if isinstance(module, AttentionModule) else ("up", "down")
+            first, second = linear_names(module)
+            adapters = take_adapters([getattr(module, name) for name in (first, second)])
             plan = {first: ColwiseParallel(), second: RowwiseParallel()}
             parallelize_module(module, mesh, plan, src_data_rank=None)
+            for layer, name, parameter in adapters:
+                setattr(layer, name, parameter)
 
     def fit(self, model: nn.Module) -> None:
         """Attention has this process's heads only."""
-        size = self.peers.world.size
+        world = self.peers.world
         for module in branches(model):
             if isinstance(module, AttentionModule):
                 heads, groups, channels, value_channels = module.sizes
-                module.sizes = HeadSizes(heads // size, groups // size, channels, value_channels)
+                if module.relative.has_bias:
+                    module.relative = own_heads(module.relative, heads, world.rank, world.size)
+                module.sizes = HeadSizes(heads // world.size, groups // world.size, channels, value_channels)
 
     def sum_weight(self, weight: int) -> int:
         """Every process has all targets."""
@@ -54,6 +80,44 @@ def branches(model: nn.Module) -> list[AttentionModule | MLPModule]:
     blocks = [module for module in model.modules() if isinstance(module, BlockModule)]
     found = {id(part): part for block in blocks for part in (block.mixer, block.feed)}
     return [part for part in found.values() if isinstance(part, AttentionModule | MLPModule)]
+
+
+def linear_names(module: AttentionModule | MLPModule) -> tuple[str, str]:
+    """The layer that is cut by rows, and the one cut by columns."""
+    return ("qkv", "out") if isinstance(module, AttentionModule) else ("up", "down")
+
+
+def take_adapters(layers: list[nn.Module]) -> list[tuple[LoRALinear, str, nn.Parameter]]:
+    """Adapters taken off their layers, which torch would cut with them."""
+    found = [(layer, name, layer.get_parameter(name)) for layer in layers if isinstance(layer, LoRALinear)
+             for name in ("lora_A", "lora_B")]  # fmt: skip
+    for layer, name, _ in found:
+        delattr(layer, name)
+    return found
+
+
+def own_heads(relative: Relative, heads: int, rank: int, size: int) -> Relative:
+    """Relative positions of the heads of one process."""
+    named, of = (relative.heads, relative.of) if isinstance(relative, SomeHeads) else (tuple(range(heads)), heads)
+    whole = relative.relative if isinstance(relative, SomeHeads) else relative
+    count = heads // size
+    return SomeHeads(relative=whole, heads=named[rank * count : (rank + 1) * count], of=of)
+
+
+def shared_by_parts(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that are whole in every process and meet its heads or channels only."""
+    owners: list[nn.Module | None] = []
+    for block in (module for module in model.modules() if isinstance(module, BlockModule)):
+        if isinstance(block.mixer, AttentionModule):
+            cut = (block.mixer.qkv, block.mixer.out)
+            owners += [block.relative, *(part for part in block.mixer.children() if part not in cut)]
+    for stack in (module for module in model.modules() if isinstance(module, StackModule)):
+        owners += list(stack.relatives)  # that all their layers are cut is checked before
+    found = [p for owner in owners if owner is not None for p in owner.parameters()]
+    for layer in (getattr(module, name) for module in branches(model) for name in linear_names(module)):
+        if isinstance(layer, LoRALinear):
+            found += [layer.lora_A, layer.lora_B]
+    return list({id(p): p for p in found}.values())
 
 
 def check_split(model: nn.Module, size: int) -> None:
@@ -69,17 +133,22 @@ def check_split(model: nn.Module, size: int) -> None:
             continue
         check_divides("heads", module.sizes.heads, size)
         check_divides("kv_heads", module.sizes.groups, size)
-        kind = "qk_norm" if module.q_norm is not None else type(module.relative).__name__
-        if module.q_norm is not None or not is_only_rotated(module.relative):
-            raise UserError(f"{kind} belongs to all heads, and each process has some of them", where=WHERE, fix=OTHER)
+    for stack in (module for module in model.modules() if isinstance(module, StackModule)):
+        check_positions(stack)
+
+
+def check_positions(stack: StackModule) -> None:
+    """Refuse learned positions that a layer in parts shares with one that every process computes whole."""
+    for number, module in enumerate(stack.relatives):
+        if not any(True for _ in module.parameters()):
+            continue
+        for which, at in zip(stack.order, stack.table_of, strict=True):
+            mixer = stack.blocks[which].mixer
+            if at == number and not isinstance(mixer, AttentionModule):
+                raise UserError(f"attention shares learned positions with {type(mixer).__name__}, which is not cut",
+                                where=WHERE, fix=OTHER)  # fmt: skip
 
 
 def check_divides(what: str, count: int, size: int) -> None:
     if count % size:
         raise UserError(f"{what} {count} is not divisible by {size} processes", where=WHERE, fix=OTHER)
-
-
-def is_only_rotated(relative: Relative) -> bool:
-    """Whether relative positions act on each head by itself, without anything of its own for each."""
-    kind = type(relative)
-    return kind.bias is Relative.bias and kind.scores is Relative.scores and kind.values is Relative.values
