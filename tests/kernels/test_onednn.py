@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core.linear import LinearLayer
 from anyformer.kernels import onednn
-from anyformer.kernels.compile import compile_function, load
+from anyformer.kernels.compile import compile_function
 from anyformer.kernels.onednn import (
     linear,
     missing_rows,
@@ -154,8 +154,16 @@ def test_compiled_and_exported_graphs_hold_torchs_own() -> None:
     assert error(layer(x), traced(x)) < 1e-6
 
 
-def test_a_compiled_training_step_multiplies_by_it_and_one_without_gradients_does_not(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def known() -> None:
+    """The nodes for torch's compiler, also on a processor where nothing is won."""
+    if not onednn.registered:
+        KEPT.append(register_operations.__wrapped__())
+    assert onednn.registered
+
+
+def test_a_compiled_training_step_multiplies_by_it_and_a_step_of_decoding_does_not(
+    monkeypatch: pytest.MonkeyPatch, known: None
 ) -> None:
     calls: list[tuple[int, ...]] = []
 
@@ -164,10 +172,6 @@ def test_a_compiled_training_step_multiplies_by_it_and_one_without_gradients_doe
         return multiply(x, weight, bias)
 
     monkeypatch.setattr(onednn, "multiply", spy)
-    load()
-    if not onednn.registered:  # on this processor nothing is won, and the compiler was loaded without it
-        KEPT.append(register_operations.__wrapped__())
-    assert onednn.registered
     layer, (x, _, _, grad) = LinearLayer(128, 256), given((4, 32, 128), 256)
 
     def loss(x: Tensor) -> Tensor:
@@ -180,8 +184,22 @@ def test_a_compiled_training_step_multiplies_by_it_and_one_without_gradients_doe
     in_graph = len(calls)
     assert in_graph >= 4  # forward and to x, compiled and not
     with torch.no_grad():
-        compiled(x)
-    assert len(calls) == in_graph
+        assert error(compiled(x)[None], loss(x)[None].detach()) < 1e-5
+        assert len(calls) == in_graph + 2  # many rows, compiled and not
+        few = compile_function(layer, fullgraph=True)
+        assert error(few(x[:1, :20]), layer(x[:1, :20])) < 1e-6
+        assert len(calls) == in_graph + 3  # twenty rows only where nothing is compiled
+
+
+def test_compiled_transforms_see_torchs_own(known: None) -> None:
+    """A node without a rule for forward differentiation would drop the tangents and say nothing."""
+    layer, x = LinearLayer(128, 256), torch.randn(64, 128)
+    for transformed in (
+        torch.func.vmap(layer), torch.func.grad(lambda row: layer(row).tanh().sum()),
+        lambda x: torch.func.jvp(layer, (x,), (torch.ones_like(x),))[1],
+    ):  # fmt: skip
+        found, exact = compile_function(transformed, fullgraph=True)(x), transformed(x)
+        assert error(found.detach(), exact.detach()) < 1e-5 and exact.abs().max() > 0.1
 
 
 def test_where_nothing_is_won_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from anyformer.core.context import Context
 from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least
 from anyformer.feeds.mlp import MLP
+from anyformer.kernels.onednn import linear, sum_of_outer
 from anyformer.slots import Feed, Losses
 
 
@@ -165,7 +166,7 @@ def group_by_group(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor
         count = rows.stop - rows.start
         if count or torch.is_grad_enabled():  # an expert that nobody chose has a gradient too: 0
             few = F.pad(x[rows], (0, 0, 0, max(0, FEWEST - count)))
-            parts.append(F.linear(few, weights[e], biases[e] if biases else None)[:count])
+            parts.append(linear(few, weights[e], biases[e] if biases else None)[:count])
     return torch.cat(parts)
 
 
@@ -195,8 +196,8 @@ def grouped_backward(grad: Tensor, x: Tensor, weights: Sequence[Tensor], biased:
     at_weights = [torch.zeros_like(weight) for weight in weights]
     at_biases = [weight.new_zeros(weight.shape[0]) for weight in weights] if biased else []
     for e, rows in enumerate(groups(ends)):
-        at_x[rows] = grad[rows] @ weights[e]
-        at_weights[e] = grad[rows].T @ x[rows]
+        at_x[rows] = linear(grad[rows], weights[e].mT)
+        at_weights[e] = sum_of_outer(grad[rows], x[rows])
         if biased:
             at_biases[e] = grad[rows].sum(0)
     return [at_x, *at_weights, *at_biases]

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.compile_cache import redirect_default, use_private_cache
-from anyformer.kernels.onednn import register_operations
 
 log = logging.getLogger("anyformer")
 
@@ -29,7 +28,6 @@ def load() -> Any:
         warnings.simplefilter("ignore")  # about its own internals
         redirect_default()
         importlib.import_module("torch._inductor.compile_fx")
-        register_operations()
     from torch._dynamo import config
 
     return config

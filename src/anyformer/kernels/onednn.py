@@ -22,6 +22,7 @@ from torch.nn import functional as F
 Multiply = Callable[[Tensor, Tensor, Tensor | None, str, list[Any], str], Tensor]
 
 FEWEST = 16  # rows below which MKL reads the weights as fast
+MANY = 64  # rows of a graph without gradients from which on it is no step of decoding (kernels/cpu.py)
 SMALL = 1 << 21  # products of rows, inputs and outputs below which a call costs more than it saves
 STEPS = 8  # row counts of each power of two that are multiplied as they are, the others with rows of zeros added
 registered = False  # whether torch's compiler knows `many_rows`
@@ -42,16 +43,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def linear_in_graph(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same where torch's compiler looks on: one node in the graph of a training step, `F.linear` in every other.
+    """The same where torch's compiler looks on: one node in the graph of a training step or of many rows.
 
     Graphs of decoding are changed by the names of torch's own functions, and exported ones have to open elsewhere.
     """
-    trained = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_exporting()
     plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu" and type(weight) in PLAIN
-    if registered and trained and plain and not torch.is_autocast_enabled("cpu"):
+    if not registered or not plain or torch.compiler.is_exporting() or torch.is_autocast_enabled("cpu"):
+        return F.linear(x, weight, bias)
+    if torch._C._are_functorch_transforms_active():  # it has no rule for the node, and drops its tangents unasked
+        return F.linear(x, weight, bias)
+    if (torch.is_grad_enabled() and weight.requires_grad) or is_prompt(x, weight):
         y: Tensor = torch.ops.anyformer.many_rows(x, weight, bias)
         return y
     return F.linear(x, weight, bias)
+
+
+def is_prompt(x: Tensor, weight: Tensor) -> bool:
+    """Whether a product without gradients has more rows than a step of decoding, and is large enough."""
+    rows = x.numel() // weight.shape[1]
+    return rows >= MANY and rows * weight.numel() >= SMALL
 
 
 def sum_of_outer(grad: Tensor, x: Tensor) -> Tensor:
@@ -167,7 +177,10 @@ class Product(torch.autograd.Function):
 
 @cache
 def register_operations() -> torch.library.Library | None:
-    """Two nodes for torch's compiler, which it neither looks into nor takes apart; None where nothing is won."""
+    """Two nodes for torch's compiler, which it neither looks into nor takes apart; None where nothing is won.
+
+    Told when this file is read, in a few milliseconds, so that a model that its user compiles has them as well.
+    """
     if not is_faster():
         return None
     known = torch.library.Library("anyformer", "FRAGMENT")
@@ -175,9 +188,7 @@ def register_operations() -> torch.library.Library | None:
     known.define("sum_of_outer(Tensor grad, Tensor x) -> Tensor")
     known.impl("many_rows", many_rows, "CPU")
     known.impl("sum_of_outer", sum_of_outer, "CPU")
-    torch.library.register_fake(
-        "anyformer::many_rows", lambda x, w, b: x.new_empty(*x.shape[:-1], w.shape[0]), lib=known
-    )
+    torch.library.register_fake("anyformer::many_rows", empty_product, lib=known)
     torch.library.register_fake("anyformer::sum_of_outer", lambda g, x: g.new_empty(g.shape[1], x.shape[1]), lib=known)
     torch.library.register_autograd("anyformer::many_rows", graph_gradients, setup_context=keep_inputs, lib=known)
     global registered
@@ -205,3 +216,6 @@ def graph_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | Non
     to_x = torch.ops.anyformer.many_rows(rows, weight.mT, None).view_as(x) if needs_x else None
     to_weight = torch.ops.anyformer.sum_of_outer(rows, inputs) if needs_weight else None
     return to_x, to_weight, rows.sum(0) if needs_bias else None
+
+
+register_operations()
