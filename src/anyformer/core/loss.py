@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.kernels.onednn import linear, sum_of_outer
+
 IGNORED = -100  # a target that does not count, as in torch
 CHUNK = 2**22  # logits held at once
 Fused = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]  # hidden, weight, targets, bias, smoothing
@@ -53,7 +55,7 @@ class ChunkedLoss(torch.autograd.Function):
         d_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and wants[2] else None
         rows = max(1, CHUNK // weight.shape[0])
         for h, t, at in zip(hidden.split(rows), targets.split(rows), range(0, hidden.shape[0], rows), strict=True):
-            raw = F.linear(h, weight, bias).to(exact)  # (n,V)
+            raw = linear(h, weight, bias).to(exact)  # (n,V)
             logits = raw if soft_cap is None else soft_cap * torch.tanh(raw / soft_cap)
             total += F.cross_entropy(logits, t, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
             if not any(wants):
@@ -69,9 +71,9 @@ class ChunkedLoss(torch.autograd.Function):
                 grad *= 1 - (logits / soft_cap).square()
             narrow = grad.to(hidden.dtype)
             if d_hidden is not None:
-                d_hidden[at : at + h.shape[0]] = narrow @ weight
+                d_hidden[at : at + h.shape[0]] = linear(narrow, weight.mT)
             if d_weight is not None:
-                d_weight += (narrow.T @ h).to(exact)
+                d_weight += sum_of_outer(narrow, h).to(exact)
             if d_bias is not None:
                 d_bias += grad.sum(0)
         ctx.save_for_backward(d_hidden, None if d_weight is None else d_weight.to(weight.dtype),

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from anyformer.kernels import row_gradient
 from anyformer.kernels.cpu import is_available
+from anyformer.kernels.onednn import linear
 from anyformer.kernels.row_gradient import RowsOfTable
 
 LARGEST = 127  # of 8 bits with sign; -128 is left out, so that both sides are alike
@@ -130,4 +131,4 @@ def look_up(ids: Tensor, rows: Tensor | Int8) -> Tensor:
 
 def product(x: Tensor, rows: Tensor | Int8, bias: Tensor | None) -> Tensor:
     """(...,K) to (...,N)."""
-    return rows.product(x, bias) if isinstance(rows, Int8) else F.linear(x, rows, bias)
+    return rows.product(x, bias) if isinstance(rows, Int8) else linear(x, rows, bias)

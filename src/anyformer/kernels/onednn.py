@@ -66,6 +66,8 @@ def is_prompt(x: Tensor, weight: Tensor) -> bool:
 
 def sum_of_outer(grad: Tensor, x: Tensor) -> Tensor:
     """grad.T @ x, (R,N) and (R,K) to (N,K): the gradient of a weight, which nobody differentiates."""
+    if torch.compiler.is_compiling():
+        return grad.T @ x
     return multiply_transposed(grad, x) if takes(grad, x, len(x)) else grad.T @ x
 
 

@@ -1,4 +1,4 @@
-"""Experts multiply by the same library as linear layers, eager and compiled, and give what torch's products do."""
+"""Experts and losses multiply by the library that linear layers do, and give what torch's products give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from anyformer.core import loss as core_loss
+from anyformer.core.loss import linear_cross_entropy
 from anyformer.feeds.experts import Experts
 from anyformer.kernels import onednn
 from anyformer.kernels.compile import compile_function
@@ -69,6 +71,22 @@ def test_gradients_are_those_of_float64(calls: list[int], compiled: bool) -> Non
     assert mine >= 24 and all(rows >= onednn.FEWEST for rows in calls)
     for ours, theirs in zip(found, exact, strict=True):
         assert ((ours.double() - theirs).norm() / theirs.norm()).item() < 1e-5
+
+
+def test_the_loss_of_a_large_vocabulary_multiplies_by_it(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_loss, "CHUNK", 40 * 300)  # forty tokens at a time, the last chunk short
+    torch.manual_seed(2)
+    made = torch.randn(90, 48), torch.randn(300, 48) * 0.2, torch.randn(300)
+    targets = torch.randint(0, 300, (90,))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [value.to(dtype).requires_grad_() for value in made]
+        total = linear_cross_entropy(leaves[0], leaves[1], targets, bias=leaves[2], smoothing=0.1)
+        found.append([total.detach(), *torch.autograd.grad(total, leaves)])
+    # Two whole chunks with three products each; of one of ten tokens the gradient of the weight alone is of many rows.
+    assert calls == [40] * 6 + [10]
+    for ours, exact in zip(*found, strict=True):
+        assert ((ours.double() - exact).norm() / exact.norm()).item() < 1e-6
 
 
 def test_an_expert_that_nobody_chose_has_gradients_of_zero(calls: list[int]) -> None:
