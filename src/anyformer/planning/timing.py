@@ -78,8 +78,8 @@ def product_rate(op: OpCost, device: DeviceCeilings) -> float:
 
 
 def is_large(op: OpCost) -> bool:
-    """Whether a product has the rows and the size from which `kernels/onednn.py` takes it; experts it does not."""
-    return not op.experts and op.flops >= 2 * SMALL and op.flops >= FEWEST * 2 * op.weights / BYTES
+    """Whether a product has the rows and the size from which `kernels/onednn.py` takes it, of experts each one's."""
+    return op.flops / (op.experts or 1) >= 2 * SMALL and op.flops >= FEWEST * 2 * op.weights / BYTES
 
 
 def pairs_time(op: OpCost, pace: PairPace) -> float:
