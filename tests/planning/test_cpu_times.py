@@ -30,7 +30,8 @@ def product(flops: int, weights: int = 0, experts: int = 0) -> OpCost:
 def test_products_of_many_rows_are_faster_the_larger_they_are_and_experts_multiply_by_themselves() -> None:
     large, larger = product(10**8), product(10**9)
     assert 100e9 < product_rate(large, HERE) < product_rate(larger, HERE) == 200e9
-    assert product_rate(product(10**9, experts=4), HERE) == 50e9
+    assert product_rate(product(10**9, experts=10), HERE) == product_rate(large, HERE)  # of a tenth each
+    assert product_rate(product(10**9, experts=1000), HERE) == 50e9
     assert product_rate(product(10**9, weights=10**9), HERE) == 50e9  # few rows
     assert product_rate(large, DEVICES["h200"]) == DEVICES["h200"].products
 

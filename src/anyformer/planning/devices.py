@@ -53,7 +53,7 @@ class HostTimes:
     drawn: float  # of each attention weight with dropout, which keeps a CPU's fused attention from being used
     reading: Rates  # bytes of all weights of a pass, and bytes a second that products read
     large: Rates  # FLOPs of a product of many rows, and FLOPs a second
-    small: Rates  # the same of few rows and of experts, where another library may multiply
+    small: Rates  # the same of few rows or small ones, where another library may multiply
     attends: PairPace  # whole texts, forward
     attends_back: PairPace
     attends_one: PairPace  # one query beside many keys, as in decoding
