@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+
+from tests.training.nursery import Nursery
 
 # Seconds a folder may take in `make test`, summed over the workers. A report, never a failure.
 BUDGETS = {
@@ -48,6 +51,13 @@ def cells(request: pytest.FixtureRequest) -> Counter:
     Each worker counts its own; the sums are put together at the end. A bare string counts for the laws.
     """
     return request.config.stash[CELLS]
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Real processes without the seconds of importing torch; it starts when the first test of a worker asks for it."""
+    with Nursery() as running:
+        yield running
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

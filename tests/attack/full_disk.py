@@ -11,6 +11,7 @@ as on a machine with one disk.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -64,8 +65,8 @@ def sweep(cases: Sequence[str] = tuple(CASES), *, tries: int = 24) -> list[Row]:
 
 def inside(folder: Path, cases: Sequence[str], tries: int) -> list[dict[str, object]]:
     """The sweep itself, where small disks may be mounted."""
-    import anyformer.cli
-    import anyformer.training.train  # noqa: F401 - imported once here, so that each fork has it
+    for name in ("anyformer.cli", "anyformer.training.train", "torch._dynamo", "sklearn.ensemble", "pyarrow.csv"):
+        importlib.import_module(name)  # once here, so that each fork has it
 
     made, disk = folder / "made", folder / "disk"
     made.mkdir()

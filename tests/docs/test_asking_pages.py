@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from tests.docs.test_training_pages import blocks
 from tests.families.parity import quietly, save
 from tests.inference.test_shots import writer
 from tests.tasks.test_qa import squad, their_bert
+from tests.training.nursery import Nursery
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 SMALL = ["--steps", "3", "--progress", "none"]
@@ -56,12 +55,12 @@ def test_every_command_of_the_page_runs(page: str, home: Path) -> None:
     assert all((home / name).exists() for name in wanted)
 
 
-def test_the_python_of_the_page_runs_after_its_commands(home: Path) -> None:
+def test_the_python_of_the_page_runs_after_its_commands(home: Path, nursery: Nursery) -> None:
     (code,) = blocks(DOCS / "question-answering.md", "python")
     if not (home / "runs" / "facts").exists():
         with standing_in(home):
             assert run("train", "facts.csv", "--out", "runs/facts", *SMALL).code == 0
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
+    done = nursery.python(code, home)
     assert done.returncode == 0 and done.stdout.startswith("['"), done.stderr
 
 

@@ -8,8 +8,6 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from anyformer.commands import folders as commands
 from anyformer.generation import Generation
 from tests.cli.trying import run, standing_in
 from tests.families.parity import quietly, save
+from tests.training.nursery import Nursery
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -43,10 +42,10 @@ def blocks(page: Path, kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_python_of_open_checkpoints_runs(folder: Path, tmp_path: Path) -> None:
+def test_the_python_of_open_checkpoints_runs(folder: Path, tmp_path: Path, nursery: Nursery) -> None:
     (code,) = blocks(DOCS / "how-to" / "open-checkpoints.md", "python")
     code = code.replace('"path/to/folder"', repr(str(folder)))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = nursery.python(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine" / "anyformer.json").is_file() and (tmp_path / "theirs" / "config.json").is_file()
 
@@ -61,22 +60,22 @@ def test_the_table_of_generation_settings_is_the_class() -> None:
     assert {name for name, marked, _ in rows if marked} == options & {name for name, _, _ in rows}
 
 
-def test_the_commands_of_open_checkpoints_run(folder: Path, tmp_path: Path) -> None:
+def test_the_commands_of_open_checkpoints_run(folder: Path, tmp_path: Path, nursery: Nursery) -> None:
     (commands,) = blocks(DOCS / "how-to" / "open-checkpoints.md", "sh")
     for i, line in enumerate(commands.strip().splitlines()):
         words = [
             str(folder) if w == "FOLDER" else str(tmp_path / str(i)) if w == "NEW" else w
             for w in shlex.split(line, comments=True)
         ]
-        done = subprocess.run([sys.executable, "-m", "anyformer.cli", *words[1:]], capture_output=True, text=True)
+        done = nursery.command(*words[1:], where=tmp_path)
         assert done.returncode == 0, (line, done.stderr)
 
 
-def test_the_python_of_generate_runs(folder: Path, tmp_path: Path) -> None:
+def test_the_python_of_generate_runs(folder: Path, tmp_path: Path, nursery: Nursery) -> None:
     code = "\n".join(blocks(DOCS / "how-to" / "generate.md", "python"))
     for name in ("path/to/folder", "path/to/smaller"):
         code = code.replace(f'"{name}"', repr(str(folder)))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = nursery.python(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"(19|20)\d\d", done.stdout.splitlines()[-1])
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import torch
 from tests.cli import made
 from tests.cli.trying import run, standing_in
 from tests.families.parity import save
+from tests.training.nursery import Nursery
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "images-and-text.md"
 SMALL = ["--steps", "2", "--progress", "none"]
@@ -48,7 +47,7 @@ def test_the_commands_leave_what_they_say(home: Path) -> None:
         assert (home / name).stat().st_size > 0
 
 
-def test_the_python_runs(home: Path, tmp_path: Path) -> None:
+def test_the_python_runs(home: Path, tmp_path: Path, nursery: Nursery) -> None:
     from transformers import VisualBertConfig, VisualBertModel
 
     torch.manual_seed(0)
@@ -58,7 +57,7 @@ def test_the_python_runs(home: Path, tmp_path: Path) -> None:
     asks, decodes, opens = blocks("python")
     said = []
     for code in (asks, decodes, opens.replace("path/to/visualbert", str(folder))):
-        done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
+        done = nursery.python(code, home)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.strip())
     assert said[1:] == ["True", "torch.Size([1, 39, 24])"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from anyformer.inspection.views import views
 from tests.cli.trying import done, standing_in
 from tests.docs.test_how_to import blocks
 from tests.inspection import models
+from tests.training.nursery import Nursery
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "look.md"
 
@@ -32,9 +31,9 @@ def test_every_command_runs(folder: Path, tmp_path: Path) -> None:
     assert written == {"inside.html", "map.png", "heads.svg", "two.html", "dog.look", "again.html", "NEW"}
 
 
-def test_the_python_runs(folder: Path, tmp_path: Path) -> None:
+def test_the_python_runs(folder: Path, tmp_path: Path, nursery: Nursery) -> None:
     code = "\n".join(blocks(PAGE, "python")).replace('"path/to/folder"', repr(str(folder)))
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    ran = nursery.python(code, tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "smaller" / "anyformer.json").is_file()
 

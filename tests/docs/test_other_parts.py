@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 import wave
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.cli import made
 from tests.cli.trying import run, standing_in
+from tests.training.nursery import Nursery
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "other-parts.md"
 
@@ -110,7 +109,7 @@ def test_every_command_of_the_page_runs(home: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_python_of_the_page_runs(number: int, tmp_path: Path) -> None:
+def test_the_python_of_the_page_runs(number: int, tmp_path: Path, nursery: Nursery) -> None:
     code = blocks("python")[number]
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = nursery.python(code, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.training.nursery import Nursery
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-column.md").read_text(encoding="utf-8")
 SMALL = ("--steps", "40", "--set", "training.threads=1", "--device", "cpu", "--progress", "none")
@@ -32,7 +31,7 @@ def write_paints(folder: Path) -> None:
     (folder / "new.csv").write_text("price,paint\n3,#ff0000\n3,#0000ff\n3,\n")
 
 
-def test_the_file_of_the_page_is_all_there_is_to_do(tmp_path: Path) -> None:
+def test_the_file_of_the_page_is_all_there_is_to_do(tmp_path: Path, nursery: Nursery) -> None:
     (source,) = blocks("python")
     (tmp_path / "colours.py").write_text(source)
     write_paints(tmp_path)
@@ -41,9 +40,7 @@ def test_the_file_of_the_page_is_all_there_is_to_do(tmp_path: Path) -> None:
         words = shlex.split(line)
         assert words[0] == "anyformer"
         more = SMALL if words[1] == "train" else ("--device", "cpu")
-        command = [sys.executable, "-m", "anyformer.cli", *words[1:], *more]
-        done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True,
-                              text=True, timeout=120, check=False)  # fmt: skip
+        done = nursery.command(*words[1:], *more, where=tmp_path)
         assert done.returncode == 0, done.stderr
         said += done.stderr
     assert re.search(r"column   paint +colour +\d+ colours", said)

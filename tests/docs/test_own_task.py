@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import random
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.cli import made
+from tests.training.nursery import Nursery
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-task.md"
 
@@ -35,18 +33,12 @@ def scripts() -> list[str]:
     return [block for block in blocks("python") if block not in modules().values()]
 
 
-def command(line: str) -> list[str]:
-    return [sys.executable, "-m", "anyformer.cli", *shlex.split(line)[1:]]
-
-
-def process(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A process of its own: what one line imports is unknown to the next."""
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, env=env)
+def words_of(line: str) -> list[str]:
+    return shlex.split(line)[1:]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
     """A folder with the modules and the data, in which every command of the page has been run."""
     folder: Path = tmp_path_factory.mktemp("own")
     for name, code in modules().items():
@@ -55,7 +47,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "new.csv").write_text("time,shop\n12:00,bakery\n00:10,books\n")
     made.book(folder)
     for line in (line for block in blocks("sh") for line in block.strip().splitlines()):
-        done = process(command(line), folder)
+        done = nursery.command(*words_of(line), where=folder)  # what one line imports is unknown to the next
         assert done.returncode == 0, (line, done.stderr)
     return folder
 
@@ -98,20 +90,20 @@ def test_a_run_names_the_modules_it_needs(home: Path) -> None:
     assert needed == {"visits": ["counts"], "by-clock": ["clock", "counts"], "faded": ["fading"]}
 
 
-def test_what_the_page_shows_is_printed(home: Path) -> None:
+def test_what_the_page_shows_is_printed(home: Path, nursery: Nursery) -> None:
     (shown,) = blocks("text")
     line, _, wanted = shown.removeprefix("$ ").partition("\n")
-    done = process(command(line), home)
+    done = nursery.command(*words_of(line), where=home)
     assert done.returncode == 2 and done.stderr == wanted
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_other_python_runs(home: Path, number: int) -> None:
-    done = process([sys.executable, "-c", scripts()[number]], home)
+def test_the_other_python_runs(home: Path, number: int, nursery: Nursery) -> None:
+    done = nursery.python(scripts()[number], home)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_entry_point_replaces_the_option(home: Path) -> None:
+def test_an_entry_point_replaces_the_option(home: Path, nursery: Nursery) -> None:
     """An installed package, as pip leaves it: the group of the page in its metadata."""
     (toml,) = blocks("toml")
     group = re.search(r'entry-points\."([\w.]+)"\]\n(\w+) = "(\w+)"', toml)
@@ -121,7 +113,7 @@ def test_an_entry_point_replaces_the_option(home: Path) -> None:
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: counts\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text(f"[{group[1]}]\n{group[2]} = {group[3]}\n")
     try:
-        done = process(command("anyformer predict runs/visits new.csv --quiet"), home)
+        done = nursery.command("predict", "runs/visits", "new.csv", "--quiet", where=home)
     finally:
         for path in (*installed.iterdir(), installed):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.cli.trying import run, standing_in
+from tests.training.nursery import Nursery
 from tests.training.test_contrast import write_texts
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sentence-embeddings.md"
@@ -32,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_command_and_the_python_run(home: Path) -> None:
+def test_every_command_and_the_python_run(home: Path, nursery: Nursery) -> None:
     lines = [line for block in blocks("sh") for line in block.strip().splitlines()]
     assert {shlex.split(line)[1] for line in lines} == {"train", "predict", "evaluate"}
     with standing_in(home):
@@ -42,5 +41,5 @@ def test_every_command_and_the_python_run(home: Path) -> None:
             assert said.code == 0, (line, said.err.splitlines()[-4:])
     assert np.load(home / "vectors.npy").shape[0] == 2
     (code,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True, timeout=120)
+    done = nursery.python(code, home)
     assert done.returncode == 0 and -1 <= float(done.stdout) <= 1.0001, done.stderr

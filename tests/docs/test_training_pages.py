@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli import made
 from tests.cli.trying import run, standing_in
+from tests.training.nursery import Nursery
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 README = DOCS.parents[1] / "README.md"
@@ -101,11 +100,11 @@ def test_files_of_a_run_are_those_the_page_names(home: Path) -> None:
     assert missing == []
 
 
-def test_the_loop_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_loop_runs_as_it_stands(tmp_path: Path, nursery: Nursery) -> None:
     (code,) = blocks(DOCS / "loop.md", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 32
     made.book(tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = nursery.python(code, tmp_path)
     assert done.returncode == 0, done.stderr
     losses = [float(text) for text in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert len(losses) == 4 and losses[-1] < losses[0] / 2

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from anyformer.tasks import find
 from tests.cli.trying import done, run, standing_in
 from tests.families.parity import quietly
 from tests.serving.server import Server
+from tests.training.nursery import Nursery
 
 SMALL = ["data.tokenizer.max_length=32", "training.threads=1", "training.save_every=50", "training.batch_size=16",
          "training.optimizer.lr=2e-3", "training.eval_every=50"]  # fmt: skip
@@ -46,13 +44,6 @@ def write_book(path: Path, lines: int = 500) -> Path:
             for name in draw.choices(list(verbs), k=lines)]  # fmt: skip
     path.write_text("\n".join(made) + "\n")
     return path
-
-
-def cli(folder: Path, *words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    """A real process in a folder of its own."""
-    env = os.environ | {"ANYFORMER_FAULT": fault, "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "anyformer.cli", *words]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, env=env)
 
 
 def train_words(case: str, out: str) -> list[str]:
@@ -81,11 +72,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.mark.parametrize("case", ["pairs", "replaced"])
-def test_a_killed_run_resumes_to_the_bit(case: str, runs: Runs) -> None:
+def test_a_killed_run_resumes_to_the_bit(case: str, runs: Runs, nursery: Nursery) -> None:
     folder = runs(case)
-    dead = cli(folder, *train_words(case, "killed"), fault="kill@saved:1")
+    dead = nursery.command(*train_words(case, "killed"), where=folder, fault="kill@saved:1")
     assert dead.returncode == -signal.SIGKILL, dead.stderr
-    again = cli(folder, "resume", "killed", "--quiet")
+    again = nursery.command("resume", "killed", "--quiet", where=folder)
     assert again.returncode == 0, again.stderr
     weights = [next((folder / run / "checkpoints").glob(f"*{STEPS}/model*.safetensors")).read_bytes()
                for run in ("run", "killed")]  # fmt: skip

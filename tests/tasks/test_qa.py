@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from anyformer.tasks.qa import BestSpan
 from tests.cli import made
 from tests.cli.trying import done, run, standing_in
 from tests.families.parity import quietly, save
+from tests.training.nursery import Nursery
 from tests.training.tiny import differing
 
 
@@ -359,15 +357,14 @@ def test_a_context_longer_than_the_model_is_learned_and_answered_in_windows(tmp_
     assert said.json["metrics"]["exact_match"] > 0.5
 
 
-def test_a_run_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_a_run_resumes_to_the_bit(tmp_path: Path, nursery: Nursery) -> None:
     squad(tmp_path / "train.json", without=True)
     words = ["train", "train.json", "--set", "training.save_every=3", "--set", "training.eval_every=3", "--set",
              "training.threads=1", "--set", "model.stack.depth=1", "--set", "model.stack.width=16", "--batch-size",
              "4", "--max-length", "16", "--set", "data.questions.stride=3", "--progress", "none"]  # fmt: skip
     with standing_in(tmp_path):
         done(*words, "--steps", "12", "--out", "whole")
-        killed = subprocess.run([sys.executable, "-m", "anyformer.cli", *words, "--steps", "12", "--out", "half"],
-                                env=os.environ | {"ANYFORMER_FAULT": "kill@step:8"})  # fmt: skip
+        killed = nursery.command(*words, "--steps", "12", "--out", "half", where=tmp_path, fault="kill@step:8")
         assert killed.returncode == -signal.SIGKILL and differing(tmp_path / "whole", tmp_path / "half")
         done("resume", "half", "--progress", "none")
     assert not differing(tmp_path / "whole", tmp_path / "half")

@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.serving.server import Server
+from tests.training.nursery import Nursery
 
 TOY = Path(__file__).with_name("toy_task.py")
 
@@ -30,16 +32,22 @@ def stars(path: Path, rows: int = 400) -> Path:
     return path
 
 
-def cli(folder: Path, *words: str, fault: str = "", toy: bool = True) -> subprocess.CompletedProcess[str]:
-    """A real process, in a folder where the user's module lies."""
-    env = os.environ | {"ANYFORMER_FAULT": fault, "OMP_NUM_THREADS": "1"}
-    own = ["--import", "toy_task"] if toy else []
-    line = [sys.executable, "-m", "anyformer.cli", *words, *own]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, env=env)
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cli(nursery: Nursery) -> Cli:
+    """`cli(folder, *words)`: a real process, in a folder where the user's module lies."""
+
+    def run(folder: Path, *words: str, fault: str = "", toy: bool = True) -> subprocess.CompletedProcess[str]:
+        own = ("--import", "toy_task") if toy else ()
+        return nursery.command(*words, *own, where=folder, fault=fault)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
     """A folder of the user's with the module, data and a trained run."""
     made: Path = tmp_path_factory.mktemp("toy")
     (made / "toy_task.py").write_text(TOY.read_text(encoding="utf-8"), encoding="utf-8")
@@ -58,7 +66,7 @@ def test_it_trains_and_beats_its_trivial_baseline(folder: Path) -> None:
     assert baselines["strong"]["name"] == "gradient boosting, rounded" and baselines["strong"]["metrics"]["kappa"] > 0.6
 
 
-def test_a_killed_run_resumes_to_the_bit(folder: Path) -> None:
+def test_a_killed_run_resumes_to_the_bit(folder: Path, cli: Cli) -> None:
     words = ["train", "stars.csv", "--task", "rate", "--target", "stars", "--steps", "120", "--quiet"]
     words += ["--set", "training.save_every=40", "--set", "training.threads=1", "--out", "killed"]
     dead = cli(folder, *words, fault="kill@saved:2")
@@ -70,7 +78,7 @@ def test_a_killed_run_resumes_to_the_bit(folder: Path) -> None:
     assert weights[0] == weights[1]
 
 
-def test_it_evaluates_and_predicts_new_rows(folder: Path) -> None:
+def test_it_evaluates_and_predicts_new_rows(folder: Path, cli: Cli) -> None:
     judged = cli(folder, "evaluate", "run", "stars.csv", "--json")
     assert judged.returncode == 0, judged.stderr
     assert json.loads(judged.stdout)["kappa"] > 0.6
@@ -96,7 +104,7 @@ def test_a_server_answers_with_it(folder: Path) -> None:
     assert high >= 4 and low <= 2
 
 
-def test_without_its_module_a_run_says_what_to_import(folder: Path) -> None:
+def test_without_its_module_a_run_says_what_to_import(folder: Path, cli: Cli) -> None:
     for words in (["predict", "run", "new.csv"], ["evaluate", "run"], ["resume", "run"]):
         done = cli(folder, *words, toy=False)
         assert done.returncode == 2 and "--import toy_task" in done.stderr, (words, done.stderr)

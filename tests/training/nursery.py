@@ -1,20 +1,25 @@
 """Real processes, cheaply: one process imports everything once and forks another for each command line.
 
 What is forked is a process of its own, in a group of its own: it runs the command line as `python -m anyformer.cli`
-would, and can be killed at any moment. Only the seconds of importing torch are saved.
+would, or a program as `python -c` would, and can be killed at any moment. What it imports itself, in its folder or
+elsewhere, no other process sees. Only the seconds of importing torch are saved.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -28,10 +33,16 @@ class Child:
     nursery: Nursery
     pid: int
     said: Path
+    errors: Path
 
     @property
     def output(self) -> str:
         return self.said.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def complaints(self) -> str:
+        """What it wrote to stderr, where that was kept apart."""
+        return self.errors.read_text(encoding="utf-8", errors="replace")
 
     def send(self, number: int, *, group: bool = False) -> None:
         """A signal, as `kill` sends it; to the whole group as a terminal does."""
@@ -92,17 +103,43 @@ class Nursery:
         self, words: Sequence[str], where: Path, fault: str = "", call: str = "", env: Mapping[str, str] | None = None
     ) -> Child:
         """`anyformer WORDS`, or a function `module:name` with these words, in a process of its own."""
+        said = where / f"said-{self.process.pid}-{self.count + 1}.txt"
+        return self.fork(words, where, fault, call=call, env=env, said=said, errors=said)
+
+    def fork(
+        self, words: Sequence[str], where: Path, fault: str, *, said: Path, errors: Path, call: str = "",
+        code: str = "", env: Mapping[str, str] | None = None,
+    ) -> Child:  # fmt: skip
+        """A process of its own whose streams go into these two files, or both into one."""
         self.count += 1
-        said = where / f"said-{self.process.pid}-{self.count}.txt"
         env = {"ANYFORMER_FAULT": fault, **(env or {})}
-        pid = self.ask({"words": list(words), "where": str(where), "said": str(said), "env": env, "call": call})
+        pid = self.ask({"words": list(words), "where": str(where), "said": str(said), "errors": str(errors),
+                        "env": env, "call": call, "code": code})  # fmt: skip
         self.pids.append(pid)
-        return Child(self, pid, said)
+        return Child(self, pid, said, errors)
 
     def run(self, words: Sequence[str], where: Path, fault: str = "", call: str = "") -> tuple[int, str]:
         """Exit code and output of a process."""
         child = self.start(words, where, fault, call)
         return child.wait(), child.output
+
+    def command(
+        self, *words: str | Path, where: Path, fault: str = "", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`anyformer WORDS` in a folder, to its end: what `subprocess.run` answers."""
+        return self.finish([str(word) for word in words], where, fault, "", env)
+
+    def python(self, code: str, where: Path) -> subprocess.CompletedProcess[str]:
+        """`python -c CODE` in a folder, to its end."""
+        return self.finish([], where, "", code, None)
+
+    def finish(
+        self, words: list[str], where: Path, fault: str, code: str, env: Mapping[str, str] | None
+    ) -> subprocess.CompletedProcess[str]:
+        """Nothing of it is left in the folder: what it said is kept elsewhere."""
+        with tempfile.TemporaryDirectory() as kept:
+            child = self.fork(words, where, fault, said=Path(kept, "out"), errors=Path(kept, "err"), code=code, env=env)
+            return subprocess.CompletedProcess(words or ["-c", code], child.wait(), child.output, child.complaints)
 
 
 # ---------------------------------------------------------------- inside
@@ -111,8 +148,6 @@ class Nursery:
 def serve() -> None:
     """Fork a process for each line of JSON on stdin."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    import importlib
-
     for name in ("anyformer.cli", "anyformer.training.train", "torch._dynamo", "torch.distributed.fsdp",
                  "sklearn.ensemble",
                  "sklearn.linear_model", "sklearn.feature_extraction.text",
@@ -136,9 +171,9 @@ def serve() -> None:
         sys.stdout.flush()
 
 
-def grow_up(words: list[str], where: str, said: str, env: dict[str, str], call: str) -> None:
+def grow_up(words: list[str], where: str, said: str, errors: str, env: dict[str, str], call: str, code: str) -> None:
     """The new process: its own group, folder, streams and environment, and the usual handling of signals."""
-    code = 1
+    ended = 1
     try:
         os.setsid()
         os.chdir(where)
@@ -146,27 +181,29 @@ def grow_up(words: list[str], where: str, said: str, env: dict[str, str], call: 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        target = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(target, 1)
-        os.dup2(target, 2)
+        for stream, name in ((1, said), (2, errors)):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
         sys.argv = ["anyformer", *words]
+        sys.path[:0] = [where, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
         if call:
-            import importlib
-
             module, _, name = call.partition(":")
-            code = getattr(importlib.import_module(module), name)(*words) or 0
+            ended = getattr(importlib.import_module(module), name)(*words) or 0
+        elif code:
+            program = sys.modules["__main__"] = ModuleType("__main__")
+            exec(compile(code, "<string>", "exec"), program.__dict__)
+            ended = 0
         else:
             from anyformer.cli import main
 
-            code = main(words)
+            ended = main(words)
+    except SystemExit as end:
+        ended = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(ended)
 
 
 if __name__ == "__main__":

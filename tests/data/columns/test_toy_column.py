@@ -9,8 +9,6 @@ import csv
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from anyformer.data.in_memory import frame_of
 from anyformer.data.preprocess import Preprocess
 from tests.data.columns.toy_column import Place, Places
 from tests.serving.server import serving
+from tests.training.nursery import Nursery
 from tests.training.tiny import differing
 
 OWN = ("--import", "tests.data.columns.toy_column")
@@ -47,25 +46,19 @@ def write_shops(path: Path, rows: int = 300) -> Path:
     return path
 
 
-def ran(*words: str, where: Path, fault: str = "") -> subprocess.CompletedProcess[str]:
+def done(nursery: Nursery, *words: str, where: Path) -> str:
     """The command line in a process of its own, which imports the kind of column first."""
-    around = os.environ | FOUND | {"OMP_NUM_THREADS": "1", "ANYFORMER_FAULT": fault}
-    command = [sys.executable, "-m", "anyformer.cli", *words, *OWN]
-    return subprocess.run(command, cwd=where, env=around, capture_output=True, text=True, timeout=120, check=False)
-
-
-def done(*words: str, where: Path) -> str:
-    found = ran(*words, where=where)
+    found = nursery.command(*words, *OWN, where=where)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
     """A folder with the data and a finished run; tests look at it, nothing more."""
     folder = tmp_path_factory.mktemp("places")
     write_shops(folder / "shops.csv")
-    done("train", "shops.csv", "--target", "side", "--out", "run", *SMALL, where=folder)
+    done(nursery, "train", "shops.csv", "--target", "side", "--out", "run", *SMALL, where=folder)
     return folder
 
 
@@ -82,7 +75,7 @@ def test_it_is_recognised_by_looking_and_by_name() -> None:
     assert look(frame_of({"a": cells}), {"a": "text"})["a"].kind == "text"
 
 
-def test_it_trains_beside_numbers_through_its_own_embedding(home: Path) -> None:
+def test_it_trains_beside_numbers_through_its_own_embedding(home: Path, nursery: Nursery) -> None:
     predictor = load(home / "run")
     kept = predictor.preprocess
     assert kept is not None and kept.parts == ("table", "place")
@@ -91,30 +84,32 @@ def test_it_trains_beside_numbers_through_its_own_embedding(home: Path) -> None:
     assert place.centre is not None and abs(place.centre[0]) < 10
     assert predictor.spec.embed.parts[1] == Places(count=1)
     assert facts_of(home / "run")["metrics"]["test"]["accuracy"] > 0.85
-    done("train", "shops.csv", "--target", "side", "--out", "blind", "--types", "where=skip", *SMALL, where=home)
+    done(
+        nursery, "train", "shops.csv", "--target", "side", "--out", "blind", "--types", "where=skip", *SMALL, where=home
+    )
     assert facts_of(home / "blind")["metrics"]["test"]["accuracy"] < 0.75  # control: the numbers alone say nothing
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(home: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(home: Path, tmp_path: Path, nursery: Nursery) -> None:
     (tmp_path / "shops.csv").write_bytes((home / "shops.csv").read_bytes())
     words = ("train", "shops.csv", "--target", "side", "--out", "run", *SMALL)
-    assert ran(*words, where=tmp_path, fault="kill@step:31").returncode == -9
+    assert nursery.command(*words, *OWN, where=tmp_path, fault="kill@step:31").returncode == -9
     assert differing(home / "run", tmp_path / "run")  # control: what was killed is not whole
-    done("resume", "run", "--progress", "none", where=tmp_path)
+    done(nursery, "resume", "run", "--progress", "none", where=tmp_path)
     assert differing(home / "run", tmp_path / "run") == []
 
 
-def test_it_is_evaluated_beside_baselines_that_see_the_same_places(home: Path) -> None:
+def test_it_is_evaluated_beside_baselines_that_see_the_same_places(home: Path, nursery: Nursery) -> None:
     baselines = facts_of(home / "run")["baselines"]
     assert baselines["trivial"]["metrics"]["accuracy"] < 0.7
     assert baselines["strong"]["metrics"]["accuracy"] > 0.85  # a simple learner has the points on the sphere too
-    judged = json.loads(done("evaluate", "run", "shops.csv", "--device", "cpu", "--json", where=home))
+    judged = json.loads(done(nursery, "evaluate", "run", "shops.csv", "--device", "cpu", "--json", where=home))
     assert judged["accuracy"] > 0.85
 
 
-def test_predictions_and_what_is_no_place(home: Path) -> None:
+def test_predictions_and_what_is_no_place(home: Path, nursery: Nursery) -> None:
     (home / "new.csv").write_text(f'size,where\n0.1,"{VIENNA}"\n0.1,"{SYDNEY}"\n0.2,\n')
-    lines = done("predict", "run", "new.csv", "--device", "cpu", where=home).splitlines()
+    lines = done(nursery, "predict", "run", "new.csv", "--device", "cpu", where=home).splitlines()
     said = [row["prediction"] for row in csv.DictReader(lines)]
     assert said[:2] == ["north", "south"] and len(said) == 3
     predictor = load(home / "run")
@@ -144,10 +139,9 @@ def test_a_server_answers_it(home: Path) -> None:
         assert refused.status_code == 400 and "is not a place" in refused.text
 
 
-def test_without_the_file_the_model_is_refused_in_one_line(home: Path) -> None:
-    alone = [sys.executable, "-m", "anyformer.cli", "predict", "run", "new.csv"]
+def test_without_the_file_the_model_is_refused_in_one_line(home: Path, nursery: Nursery) -> None:
     (home / "new.csv").write_text(f'size,where\n0.1,"{VIENNA}"\n')
-    found = subprocess.run(alone, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    found = nursery.command("predict", "run", "new.csv", where=home)
     assert found.returncode == 2 and "Traceback" not in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
 

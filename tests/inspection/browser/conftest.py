@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from anyformer.inspection.capture import Capture, look
 from anyformer.inspection.server import LookServer, serve_look
@@ -82,26 +82,25 @@ Window = tuple[str, int, int]  # theme, width, height
 
 
 class KeptPages:
-    """Pages that tests of one theme and size take one after the other, emptied in between: a new one is a process."""
+    """Pages that tests of one theme and size take one after the other, emptied in between: a new one is a process.
+
+    Each is in a context, that is in a window, of its own: of two pages in a window the browser draws the one behind
+    once a second, and every click on it waits for that.
+    """
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
         self.problems: list[str] = []
-        self.contexts: dict[Window, BrowserContext] = {}
         self.idle: dict[Window, list[Page]] = {}
 
     def take(self, window: Window, options: dict[str, Any]) -> Page:
-        """A page; one with further options has a context of its own."""
+        """A page; one with further options is a new one."""
         idle = self.idle.setdefault(window, [])
         if not options and idle:
             return idle.pop()
         theme, width, height = window
-        context = None if options else self.contexts.get(window)
-        if context is None:
-            size = {"width": width, "height": height}
-            context = self.browser.new_context(viewport=size, color_scheme=theme, **options)  # type: ignore[arg-type]
-            if not options:
-                self.contexts[window] = context
+        size = {"width": width, "height": height}
+        context = self.browser.new_context(viewport=size, color_scheme=theme, **options)  # type: ignore[arg-type]
         return self.watched(context.new_page())
 
     def watched(self, page: Page) -> Page:
@@ -128,8 +127,8 @@ class KeptPages:
         self.idle[window].append(page)
 
     def close(self) -> None:
-        for context in self.contexts.values():
-            context.close()
+        for page in (page for pages in self.idle.values() for page in pages):
+            page.context.close()
 
 
 class OpenedPages:
@@ -148,10 +147,8 @@ class OpenedPages:
 
     def close(self, *, as_new: bool) -> None:
         for page, window in self.lent:
-            if window is None:
+            if window is None or page.is_closed() or not as_new:
                 page.context.close()
-            elif page.is_closed() or not as_new:
-                page.close()
             else:
                 self.kept.give_back(page, window)
 
