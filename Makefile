@@ -67,6 +67,9 @@ lint: $(DEV)     ## style, format and types, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Bytecode is written, whatever this shell says: each of the processes that tests start would compile the library again.
+test quick: export PYTHONDONTWRITEBYTECODE =
+
 # Tests that measure time run afterwards, alone: a neighbour on the other core would falsify them.
 # One thread a worker: most tests are tiny and two workers share two cores.
 # A failure in one phase does not keep the other from running; pytest's 5 means that ARGS chose nothing of it.

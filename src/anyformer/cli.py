@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -160,9 +161,9 @@ def presets(
         write(json.dumps([dict(zip(keys, row, strict=True)) for row in found], indent=2))
         return
     width = max(map(len, names), default=0)
-    for name, learning, active, cache in found:
+    for name, learning, active, held in found:
         more = f"  {count_to_a_tenth(active)} active" if active != learning else ""
-        more += f"  KV cache {binary_bytes(cache)} a token" if cache is not None else ""
+        more += f"  KV cache {binary_bytes(held)} a token" if held is not None else ""
         write(f"{name:<{width}}  {count_to_a_tenth(learning):>8}  {learning:>15,}{more}")
 
 
@@ -189,7 +190,7 @@ def main(args: Sequence[str] | None = None) -> int:
         # Called from Python, a command begins with the call; typed, with its process.
         started = time.perf_counter() - (process_age() if args is None else 0.0)
         launch = Launch(world, started)
-        result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False, obj=launch)
+        result = whole_command().main(args=given, prog_name="anyformer", standalone_mode=False, obj=launch)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except typer.TyperException as error:
@@ -230,6 +231,14 @@ def main(args: Sequence[str] | None = None) -> int:
     if result == INTERRUPTED:
         sys.stderr.write("stopped\n")
     return result if isinstance(result, int) else DONE
+
+
+@cache
+def whole_command() -> typer.core.TyperGroup:
+    """Every verb with its options. Made once: for who calls `main` often, making it would cost most of a short verb."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
 
 
 def let_threads_sleep(given: Sequence[str]) -> None:
@@ -274,8 +283,7 @@ def _trace(wanted: bool) -> None:
 
 def every_option() -> dict[str, list[str]]:
     """Every verb with the options it takes, and under "" those that stand before a verb."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
+    group = whole_command()
     found = {"": group.params} | {name: command.params for name, command in group.commands.items()}
     return {
         name: [*(word for one in params for word in one.opts if word.startswith("-")), "--help", "-h"]

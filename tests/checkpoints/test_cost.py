@@ -51,27 +51,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def measured(folder: Path, rounds: int = 5) -> list[dict[str, float]]:
-    """The best of each script's fresh processes, taken in turns, so that a busy machine slows both alike."""
-    runs: list[list[dict[str, float]]] = [[], []]
-    for _ in range(rounds):
-        for script, found in zip((OURS, PLAIN), runs, strict=True):
-            code = MEASURE.format(imports=script[0], work=script[1])
-            words = [sys.executable, "-W", "ignore", "-c", code, str(folder)]
-            done = subprocess.run(words, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            found.append(json.loads(done.stdout.splitlines()[-1]))
-    return [{key: min(run[key] for run in found) for key in found[0]} for found in runs]
+Figures = dict[str, float]
+
+
+def measured(folder: Path, script: tuple[str, str]) -> Figures:
+    """What a script takes in a fresh process."""
+    words = [sys.executable, "-W", "ignore", "-c", MEASURE.format(imports=script[0], work=script[1]), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def best(found: list[Figures]) -> Figures:
+    return {key: min(run[key] for run in found) for key in found[0]}
+
+
+def is_cheap(ours: Figures, plain: Figures, weights: int) -> bool:
+    # The interpreter grows by itself while it works. The plain side is given its network; ours also reads the settings
+    # and builds it, in the same time for any size. Without care for what torch imports on the way that alone took over
+    # two seconds.
+    return ours["grown"] <= 1.1 * weights + 24 * 2**20 and ours["seconds"] <= 1.2 * plain["seconds"] + 0.25
 
 
 def test_peak_memory_and_time(folder: Path) -> None:
+    """The best of each script's fresh processes, taken in turns, so that a busy machine slows both alike.
+
+    Two of each, and up to five where a neighbour may have slowed one: what really costs more does so every time.
+    """
     weights = (folder / "model.safetensors").stat().st_size
-    ours, plain = measured(folder)
+    ours, plain = list[Figures](), list[Figures]()
+    while len(ours) < 2 or (len(ours) < 5 and not is_cheap(best(ours), best(plain), weights)):
+        ours.append(measured(folder, OURS))
+        plain.append(measured(folder, PLAIN))
     print(f"{weights / 2**20:.0f} MiB: ours {ours}, plain {plain}")
-    assert ours["grown"] <= 1.1 * weights + 24 * 2**20  # the interpreter's own growth while it works
-    # The plain side is given its network; ours also reads the settings and builds it, in the same time for any size.
-    # Without care for what torch imports on the way that alone took over two seconds.
-    assert ours["seconds"] <= 1.2 * plain["seconds"] + 0.25
+    assert is_cheap(best(ours), best(plain), weights), (ours, plain)
 
 
 def test_tensors_have_storage_of_their_own(folder: Path) -> None:

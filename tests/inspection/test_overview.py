@@ -184,7 +184,6 @@ print((peak() - before) * 1024)
 """
 
 
-@pytest.mark.alone
 def test_16k_tokens_take_little_memory() -> None:
     """One head's whole map would be a gigabyte; the pass, its overview, rows and a tile stay under 400 MB."""
     made = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, timeout=300)
