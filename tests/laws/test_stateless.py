@@ -199,7 +199,7 @@ def test_a_mask_between_tokens_is_refused_where_earlier_rows_of_it_are_not_known
     assert gap(net(GIVEN, mask=rule).logits, net(GIVEN).logits) < EXACT
     state = net.state(3)
     net(GIVEN, mask=rule, state=state)
-    with pytest.raises(UserError, match="without a state"):
+    with pytest.raises(UserError, match="without a decoding state"):
         net(GIVEN[:, :1], mask=torch.ones(1, 1, 1, 7, dtype=torch.bool), state=state)
 
 

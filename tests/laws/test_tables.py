@@ -80,6 +80,6 @@ def test_feeds_alone_are_a_residual_mlp():
 def test_a_class_token_beside_joined_columns_is_refused():
     with pytest.raises(UserError, match="need no class token"):
         Table(numbers=2, joined=4)
-    with pytest.raises(UserError, match="not decoded step by step"):
+    with pytest.raises(UserError, match="cannot be decoded step by step"):
         Model(embed=Table(numbers=2, cls=False, joined=4), stack=FeedStack(width=8, depth=1),
               head=Regress()).build(seed=0).stack.state(1, None)  # fmt: skip

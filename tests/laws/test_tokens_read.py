@@ -133,9 +133,9 @@ def test_control_another_token_or_another_place_is_noticed(monkeypatch: pytest.M
     monkeypatch.setattr(net.head, "tokens_read", lambda context: slice(1, 2))
     assert gap(net(GIVEN).logits, wanted) > 1e-2
 
-    of_some = Scores.of_some
+    for_subset = Scores.for_subset
     monkeypatch.setattr(net.head, "tokens_read", lambda context: FIRST)
-    monkeypatch.setattr(Scores, "of_some", lambda scores, some: replace(of_some(scores, some), some=False))
+    monkeypatch.setattr(Scores, "for_subset", lambda scores, some: replace(for_subset(scores, some), some=False))
     assert gap(net(GIVEN).logits, wanted) > 1e-2  # the first token, taken for the newest, sees the future
 
 

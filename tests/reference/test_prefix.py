@@ -130,7 +130,7 @@ def test_beams_and_scores_of_a_prefix_lm() -> None:
 
 def test_what_a_prefix_cannot_do_is_said() -> None:
     block = Block(mixer=Attention(heads=4, window=3))
-    with pytest.raises(UserError, match="Attention cannot see a prefix whole"):
+    with pytest.raises(UserError, match="Attention has no bidirectional prefix"):
         Stack(width=16, depth=1, causal="prefix_lm", block=block)
     with pytest.raises(UserError, match=r"this stack has no prefix.*causal=\"prefix_lm\""):
         build(causal=True)(ids(), prefix=PREFIX)

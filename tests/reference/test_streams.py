@@ -263,7 +263,7 @@ REFUSED = {
         ),
         "their own future through the other",
     ),
-    "no vector": (lambda: vilbert().replace(second=stream(IMAGE, 12, "CC")), "makes no vector of its tokens"),
+    "no vector": (lambda: vilbert().replace(second=stream(IMAGE, 12, "CC")), "has no pooled vector"),
     "widths": (
         lambda: vilbert().replace(second=stream(IMAGE, 12, "CC", head=Pooled(dense=9))),
         "the vectors are 10 and 9 wide",

@@ -135,13 +135,13 @@ def test_it_is_saved_and_built_like_every_model(tmp_path: Any) -> None:
 
 
 REFUSED = {
-    "no vector": (lambda: CLIP.replace(first=TEXT.replace(head=TokenHead(classes=2))), "makes no vector"),
+    "no vector": (lambda: CLIP.replace(first=TEXT.replace(head=TokenHead(classes=2))), "has no pooled vector"),
     "widths": (lambda: CLIP.replace(second=IMAGE.replace(head=Pooled(dense=5))), "the vectors are 6 and 5 wide"),
     "looking": (
         lambda: CLIP.replace(
             second=IMAGE.replace(stack=Stack(width=12, depth=1, block=Block(mixer=CoAttention(heads=4))))
         ),
-        "sees nothing but its own tokens",
+        "a tower cannot have cross-attention",
     ),
 }
 

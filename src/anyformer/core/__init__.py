@@ -1,1 +1,1 @@
-"""The core: context, residual, block, stack, model, and the one seam where attention is computed."""
+"""The core: context, residual, block, stack, model, and `attend`, the single entry point for attention kernels."""

@@ -1,4 +1,4 @@
-"""Activation functions by name, and the operations that take their place where a network trains on a GPU."""
+"""Activation functions by name, and the fused operations that replace them when training on a GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def split_pairs(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Gate and value (..., I) of inner channels that lie in pairs (..., 2 I)."""
+    """Gate and value (..., I) from interleaved inner channels (..., 2 I)."""
     if h.device.type == "cpu" and not torch.compiler.is_compiling():
         gate, value = SplitPairs.apply(h)
     else:
@@ -46,8 +46,8 @@ def split_pairs(h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SplitPairs(torch.autograd.Function):
-    """Dense halves for a CPU: every second number is read slowly by its activations (SiLU: a sixth of the speed), and
-    putting the gradients of two views together number by number is slower still."""
+    """Contiguous halves for a CPU: activations on a stride-2 view are slow (SiLU: a sixth of the speed), and
+    accumulating the gradients of two strided views is slower still."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,11 +65,11 @@ FUSED_ACTS = ("gelu", "gelu_tanh", "silu")
 
 
 class FusedActivation(NamedTuple):
-    """Operations for training on a GPU in half precision."""
+    """Fused operations for training on a GPU in half precision."""
 
     linear_act: Callable[[Tensor, Tensor, Tensor, str], Tensor]  # input, weight, bias, name of the activation
     gate: Callable[[Tensor, str], Tensor]  # pairs of gate and value (..., 2 I), name of the activation
 
 
-fused: FusedActivation | None = None  # once kernels/activation.py has found that one of them agrees with torch
-fused_forms: frozenset[tuple[str, bool]] = frozenset()  # activations, and whether gated, of which that was found
+fused: FusedActivation | None = None  # set once kernels/activation.py has checked that one of them agrees with torch
+fused_forms: frozenset[tuple[str, bool]] = frozenset()  # the (activation, gated) pairs that passed that check

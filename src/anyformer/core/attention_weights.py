@@ -1,4 +1,4 @@
-"""Weighing: a mixer whose answer can be written as weights over the tokens it looked at, so that maps can be drawn."""
+"""Weighing: a mixer whose output is a weighted sum over tokens, so that attention maps can be drawn."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from anyformer.core.context import Context
 
 
 class Weighing(nn.Module):
-    """Attention-like mixers beside `Attention` and `Cross`: what `attention_maps` shows of them."""
+    """Interface of attention-like mixers other than `Attention` and `Cross`: the weights that `attention_maps`
+    shows."""
 
-    keeps_keys: ClassVar[bool] = True  # whether its state still has what each earlier token's weight is made of
+    keeps_keys: ClassVar[bool] = True  # whether its state can still give earlier tokens' weights
 
     def weights(self, x: Tensor, context: Context, state: Any, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
-        """(B,H,t,S) for the picked queries; each row sums to 1 or, where nothing may be seen, to 0.
+        """Weights (B,H,t,S) of the given query rows; each row sums to 1, or to 0 if fully masked.
 
-        The state is as `forward` would find it: what is held of earlier tokens.
+        `state` is what `forward` would receive: the decoding state before this pass.
         """
         raise NotImplementedError

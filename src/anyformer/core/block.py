@@ -1,4 +1,4 @@
-"""One block: mixing between tokens, perhaps looking at a memory, and mixing within tokens."""
+"""One Transformer block: a token mixer, optional cross-attention and a feed-forward network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from anyformer.core.context import Context, Some, take
+from anyformer.core.context import Context, TokenSubset, take
 from anyformer.core.history import RecomputedInputs
 from anyformer.core.residual import Place, Residual
 from anyformer.core.state import LayerState, PartState
@@ -19,11 +19,11 @@ from anyformer.spec import Spec, field
 
 
 class Block(Spec):
-    """`place` says where the norms sit, `order` whether the branches follow each other or share one input (GPT-NeoX).
+    """`place` is where the norms sit, `order` whether the branches run in sequence or share one input (GPT-NeoX).
 
     `cross` adds cross-attention between mixer and feed; `feed=None` leaves the feed out; `mixer_norm` replaces `norm`
-    around the mixer. `layer_scale` is the starting value of a learned factor a channel; `drop_path` is the share of
-    rows that skip a branch in the last layer (it grows from 0 at the first).
+    around the mixer. `layer_scale` is the initial value of a learned factor per channel; `drop_path` is the stochastic
+    depth rate of the last layer (it grows linearly from 0 at the first).
     """
 
     mixer: Mixer
@@ -47,7 +47,7 @@ class Block(Spec):
     dropout: float = 0.0
     """Dropout probability of each branch's output."""
     layer_scale: float | None = None
-    """Starting value of a learned factor a channel on each branch; none if not given."""
+    """Initial value of a learned factor per channel on each branch; none if not given."""
     drop_path: float = 0.0
     """Share of rows that skip a branch in the last layer, growing from 0 at the first."""
 
@@ -74,18 +74,18 @@ class Block(Spec):
 
     @property
     def supports_token_subset(self) -> bool:
-        """Whether it can be computed for some tokens alone, all the others being read."""
+        """Whether its output can be computed for a subset of the tokens, with all tokens as input."""
         return self.mixer.supports_token_subset and not (self.feed is not None and self.feed.counts_tokens)
 
     def build(
         self, width: int, *, causal: bool, memory_width: int | None = None, drop_path: float = 0.0
     ) -> BlockModule:
-        """The module; `drop_path` is this layer's own share."""
+        """The module; `drop_path` is this layer's own rate."""
         return BlockModule(self, width, causal, memory_width, drop_path)
 
 
 class BlockModule(nn.Module):
-    """Paths of parameters below it are the format on disk: mixer, cross, feed, and the sum around each."""
+    """Its parameter paths are the checkpoint format: mixer, cross, feed, and the residual around each."""
 
     def __init__(self, spec: Block, width: int, causal: bool, memory_width: int | None, drop_path: float) -> None:
         super().__init__()
@@ -114,18 +114,18 @@ class BlockModule(nn.Module):
 
     def forward(
         self, x: Tensor, context: Context, state: LayerState | None, tables: tuple[Tensor, ...],
-        some: Some | None = None,
+        some: TokenSubset | None = None,
     ) -> tuple[Tensor, Losses]:  # fmt: skip
-        """(B,T,D) to (B,T,D), with any auxiliary losses; `tables` are the relative positions all layers share.
+        """(B,T,D) to (B,T,D), with any auxiliary losses; `tables` are the relative-position tables all layers share.
 
-        Where `some` tokens are named, (B,R,D) of those alone.
+        With `some`, the output (B,R,D) of that subset of tokens.
         """
         entered = self.around_mixer.enter(x)
         if some is None:
             mixed = self.between(entered, context, None if state is None else state.mixer, tables)
         else:
             mixed = self.mixer(entered, context, None, self.tables(context, x, tables), some)
-            x, context = take(x, some), context.of_some(some)
+            x, context = take(x, some), context.for_subset(some)
         mixed = self.around_mixer.leave(mixed)
         losses: Losses = {}
         if self.spec.order == "parallel":
@@ -141,7 +141,7 @@ class BlockModule(nn.Module):
         return x, losses
 
     def between(self, x: Tensor, context: Context, remembered: PartState | None, tables: tuple[Tensor, ...]) -> Tensor:
-        """The mixer's branch; a mixer that remembers nothing runs over all inputs again, as in a full pass."""
+        """The mixer branch; a mixer without a decoding state runs over all inputs again, as in a full pass."""
         inputs = x
         if isinstance(remembered, RecomputedInputs):
             inputs, context = remembered.update_all(x, context)
@@ -150,18 +150,18 @@ class BlockModule(nn.Module):
         return mixed if inputs is x else mixed[:, -x.shape[1] :]
 
     def tables(self, context: Context, x: Tensor, shared: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Relative positions: the block's own, or those that all layers share."""
+        """Relative-position tables: the block's own, or those that all layers share."""
         return shared if self.relative is None else self.relative(context, x.dtype)
 
     def within(self, x: Tensor, context: Context) -> tuple[Tensor, Losses]:
-        """The feed's branch and its losses, where it has any."""
+        """The feed-forward branch and its auxiliary losses, if any."""
         assert self.feed is not None and self.around_feed is not None
         result = self.feed(self.around_feed.enter(x), context)
         y, losses = result if isinstance(result, tuple) else (result, {})
         return self.around_feed.leave(y), losses
 
     def state(self, batch: int, limit: int | None) -> LayerState:
-        """What this block will remember while decoding."""
+        """An empty decoding state for this block."""
         own = self.mixer.state(batch, limit)
         return LayerState(
             RecomputedInputs(limit) if own is None else own,
@@ -170,7 +170,7 @@ class BlockModule(nn.Module):
 
 
 def build_relative(spec: Block, width: int, causal: bool) -> nn.Module | None:
-    """The module of a block's relative positions, sized for its mixer's heads."""
+    """The relative-position module of a block, sized for its mixer's heads; None if the mixer takes none."""
     if not spec.mixer.takes_relative:
         return None
     sizes = spec.mixer.sizes(width)

@@ -1,7 +1,7 @@
-"""Building a network: shapes on `meta` first, then one allocation and one fill.
+"""Building a network: shapes on `meta` first, then one allocation and one initialisation.
 
-A part from outside the library is built where it will live instead: what its module sets itself is then there, and the
-schemes of `core/init.py` fill the library's own modules around it only.
+A part from outside the library is built directly on its device instead, so that the values its constructor sets are
+kept; the schemes of `core/init.py` then fill only the library's own modules around it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ META = torch.device("meta")
 def materialise(
     spec: Spec, make: Callable[[], Any], init: Init, device: Any, dtype: torch.dtype | None, seed: int | None
 ) -> Any:
-    """The network that `make` builds, filled; on `meta` its shapes alone."""
+    """The network that `make` builds, with initialised weights; on `meta`, shapes only."""
     device = torch.get_default_device() if device is None else torch.device(device)
     if has_outside_parts(spec):
         module = build_for_real(make, device, seed)
@@ -44,30 +44,30 @@ def materialise(
 
 
 def with_memory(spec: Any, module: nn.Module, device: Any, dtype: torch.dtype | None) -> nn.Module:
-    """A network built on `meta`, on its device, for weights that will be copied into it."""
+    """Move a network built on `meta` to its device, uninitialised, for weights that will be copied into it."""
     return spec.build(device=device, dtype=dtype, seed=0) if has_outside_parts(spec) else allocate(module, device)
 
 
 def check_buffers(spec: Any, model: nn.Module, where: object) -> None:
-    """Refuse to write a model without the numbers it counts: files hold parameters, buffers are built anew."""
+    """Reject a model with buffers that a fresh build would not reproduce: files hold parameters only."""
     held = dict(model.named_buffers())
     fresh = dict(spec.build(seed=0).named_buffers()) if held else {}
     for name, buffer in held.items():
         if name not in fresh or not torch.equal(buffer.cpu(), fresh[name].to(buffer.dtype).cpu()):
-            raise UserError(f"{name} is a buffer that a new build would not give again, and buffers are not saved",
+            raise UserError(f"{name} is a buffer that a new build would not reproduce, and buffers are not saved",
                             where=str(where), fix="make it a parameter with requires_grad=False")  # fmt: skip
 
 
 def has_outside_parts(*specs: Spec) -> bool:
-    """Whether some part is not the library's own."""
+    """Whether any part is defined outside the library."""
     return any(comes_from_outside(type(part)) for spec in specs for _, part in spec.walk())
 
 
 @contextlib.contextmanager
 def trial(*specs: Spec | None) -> Iterator[None]:
-    """Where parts are built only to see whether they fit: on `meta`, where nothing is allocated or drawn.
+    """Build parts only to check that they fit: on `meta`, where nothing is allocated and no random numbers are drawn.
 
-    The module of a part from outside may compute with the numbers it sets, which `meta` does not have.
+    The module of a part from outside may compute with values it sets, which `meta` does not have; it is built on a CPU.
     """
     if has_outside_parts(*(spec for spec in specs if spec is not None)):
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -78,7 +78,7 @@ def trial(*specs: Spec | None) -> Iterator[None]:
 
 
 def build_for_real(make: Callable[[], Any], device: torch.device, seed: int | None) -> Any:
-    """The network as its constructors leave it; with a seed, they draw the same numbers every time."""
+    """The network as its constructors leave it; a seed makes their random numbers repeatable."""
     if device == META:
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             return make().to(device)
@@ -91,9 +91,9 @@ def build_for_real(make: Callable[[], Any], device: torch.device, seed: int | No
 
 
 def modules_that_start_themselves(module: nn.Module) -> set[int]:
-    """Ids of the modules that keep what their constructors set: those of parts from outside, and torch's inside them.
+    """Ids of the modules that keep the values their constructors set: those from outside, and torch's inside them.
 
-    A module of the library inside one of those relies on the scheme and is filled by it.
+    A library module nested in one of those is still filled by the init scheme.
     """
     found: set[int] = set()
 

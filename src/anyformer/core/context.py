@@ -1,6 +1,6 @@
-"""Context: what one forward pass knows about its tokens, made once before the embedding and read-only after.
+"""Context: the per-token metadata of one forward pass (positions, masks), built once before the embedding, read-only.
 
-It holds whole-number and boolean tensors, and tensors already in compute dtype; no lists, no decoding state, no layer
+It holds integer and boolean tensors, and tensors already in compute dtype; no lists, no decoding state, no layer
 number (sharded training copies and casts what is passed between modules, and anything else would be lost there).
 """
 
@@ -19,63 +19,63 @@ from anyformer.errors import UserError
 if TYPE_CHECKING:
     from anyformer.core.state import State
 
-Some = slice | Tensor  # some tokens of every row: the same places in all, or the places (B,R) of each
+TokenSubset = slice | Tensor  # a subset of each row's tokens: a slice common to all rows, or indices (B,R) per row
 MaskFunction = Callable[[Tensor, Tensor], Tensor]  # (query index (T,1), key index (1,S)) -> bool, True = may be seen
 Mask = Tensor | MaskFunction | tuple["Tensor | MaskFunction", ...]
 
 
 @dataclass(frozen=True)
 class Context:
-    """Queries are the T tokens of this pass; keys are the S tokens they may look at (more than T when decoding)."""
+    """Queries are the T tokens of this pass; keys are the S tokens they may attend to (more than T when decoding)."""
 
-    positions: Tensor  # (B or 1, T) where a token stands: read by embeddings and relative positions
+    positions: Tensor  # (B or 1, T) position of each token, for embeddings and relative positions
     index: Tensor  # (B or 1, T) its rank among the real tokens of its document: what causal and window compare
     key_positions: Tensor  # (B or 1, S)
     key_index: Tensor  # (B or 1, S)
-    mask: Tensor | None = None  # (B, T) True = a real token, not padding
+    mask: Tensor | None = None  # (B, T) padding mask: True = a real token
     key_mask: Tensor | None = None  # (B, S)
     documents: Tensor | None = None  # (B, T) tokens see only keys of their own document
     key_documents: Tensor | None = None  # (B, S)
     allowed: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own boolean rule
     bias: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own additive term
     segments: Tensor | None = None  # (B, T)
-    prefix: Tensor | None = None  # (B,) tokens of a row that see each other both ways, of a stack that lets them
+    prefix: Tensor | None = None  # (B,) length of the bidirectional prefix of each row (causal="prefix_lm")
     tokens: Tensor | None = None  # (B, T) the ids themselves, where the input is ids
     memory: Tensor | None = None  # (B, S', D') the encoder's output
     memory_mask: Tensor | None = None  # (B, S')
     added: Tensor | None = None  # (B or 1, T, D) added to queries and keys, not values, in every layer (DETR)
     memory_added: Tensor | None = None  # (B or 1, S', D') the same of the encoder's output, for cross-attention's keys
-    places: Tensor | None = None  # (B or 1, T) where a token stands in its own part of a joint sequence
+    places: Tensor | None = None  # (B or 1, T) position of each token within its own part of a joint sequence
     grid: tuple[int, int] | None = None  # rows and columns of patches
-    ordered: bool = True  # a Python fact: the keys are the queries, in order, and nothing hides any of them
-    rolling: bool = True  # a Python fact: a windowed layer's state may drop what no later query can see
-    past: int = 0  # a Python fact: tokens of earlier passes, whether or not some layer still holds them
-    gaps: bool = False  # a Python fact: keys are in a static cache; those behind a query's own are not yet filled
+    ordered: bool = True  # plain bool, never a tensor: the keys are the queries, in order, none of them masked
+    rolling: bool = True  # plain bool: a windowed layer's cache may drop tokens that no later query can see
+    past: int = 0  # plain int: tokens of earlier passes, whether or not any layer still caches them
+    gaps: bool = False  # plain bool: keys are a static cache's columns; those past a row's own length are stale
 
     def latest(self, keys: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Positions, index, mask and documents of the newest `keys` keys: a rolling cache holds no others."""
+        """Positions, index, mask and documents of the newest `keys` keys, all that a rolling cache still holds."""
         if keys == self.key_index.shape[1]:
             return self.key_positions, self.key_index, self.key_mask, self.key_documents
         mask = None if self.key_mask is None else self.key_mask[:, -keys:]
         documents = None if self.key_documents is None else self.key_documents[:, -keys:]
         return self.key_positions[:, -keys:], self.key_index[:, -keys:], mask, documents
 
-    def of_some(self, some: Some) -> Context:
-        """The context of some of its tokens, which look at the same keys."""
+    def for_subset(self, some: TokenSubset) -> Context:
+        """The context of a subset of its tokens, over the same keys."""
         names = ("positions", "index", "mask", "documents", "segments", "tokens", "added", "places")
         of_tokens, of_pairs = take_fields(self, names, some, 1), take_fields(self, ("allowed", "bias"), some, 2)
-        no_cells = None if self.grid is None else (0, 0)  # of a grid only what stands before it can be told apart
+        no_cells = None if self.grid is None else (0, 0)  # a subset of a grid has no rows and columns
         return replace(self, **of_tokens, **of_pairs, grid=no_cells, ordered=False)
 
     def over_all_keys(self, tokens: Tensor | None = None) -> Context:
-        """The context of one pass over all keys (B,S): earlier tokens are queries again. `tokens` are all their ids."""
+        """The context of one full pass over all keys (B,S), earlier tokens included; `tokens` are all their ids."""
         if not self.past:
             return self
         for name in ("allowed", "bias", "segments", "added", "places"):
-            if getattr(self, name) is not None:  # known of the newest tokens only
+            if getattr(self, name) is not None:  # given for the newest tokens only
                 raise UserError(
-                    f"a mixer without a state runs over earlier tokens again, and their {name} are not known any more",
-                    fix="give its module a state, or read the whole text in one pass",
+                    f"a mixer without a decoding state runs over earlier tokens again, and their {name} are unknown",
+                    fix="give its module a state, or run the whole sequence in one pass",
                 )
         return replace(
             self, positions=self.key_positions, index=self.key_index, mask=self.key_mask, documents=self.key_documents,
@@ -86,25 +86,26 @@ class Context:
 FIRST, LAST = slice(0, 1), slice(-1, None)
 
 
-def take(x: Tensor, some: Some, dim: int = 1) -> Tensor:
-    """Some tokens of x (B or 1, ..., T, ...), whose tokens are counted along `dim`."""
+def take(x: Tensor, some: TokenSubset, dim: int = 1) -> Tensor:
+    """A subset of the tokens of x (B or 1, ..., T, ...), whose time axis is `dim`."""
     if isinstance(some, slice):
         return x[(slice(None),) * dim + (some,)]
-    batch = some.shape[0]  # not its `len`, which would fix it in an exported model
+    batch = some.shape[0]  # not its `len`, which would specialise it in an exported model
     x = x.expand(batch, *x.shape[1:]).movedim(dim, 1)
     rows = torch.arange(batch, device=some.device)[:, None]
     return x[rows, some].movedim(1, dim)
 
 
-def take_fields(one: object, names: tuple[str, ...], some: Some, dim: int) -> dict[str, Any]:
-    """Some tokens of each field that is known."""
+def take_fields(one: object, names: tuple[str, ...], some: TokenSubset, dim: int) -> dict[str, Any]:
+    """The subset of tokens of each named field that is not None."""
     return {name: take(x, some, dim) for name in names if (x := getattr(one, name)) is not None}
 
 
 def see_prefix(context: Context, *, is_prompt: bool) -> Context:
-    """The context of a stack whose causal order begins behind a prefix: the one that is named, or a whole prompt.
+    """The context of a prefix LM: attention is bidirectional within `context.prefix`, or within a whole prompt.
 
-    A token of the prefix is ranked as its last one, so that causal order lets it see all of them; keys keep their rank.
+    A prefix query gets the index of the prefix's last token, so that the causal rule shows it the whole prefix; keys
+    keep theirs.
     """
     if context.prefix is not None:
         if context.past:
@@ -117,8 +118,8 @@ def see_prefix(context: Context, *, is_prompt: bool) -> Context:
     return replace(context, index=index, ordered=False)
 
 
-FACTS = ("grid", "ordered", "rolling", "past", "gaps")  # what is known of a pass in Python, not in tensors
-register(Context, facts=FACTS)
+STATIC_FIELDS = ("grid", "ordered", "rolling", "past", "gaps")  # Python values, not tensors
+register(Context, static=STATIC_FIELDS)
 
 
 def lay_out(
@@ -134,7 +135,7 @@ def lay_out(
     grid: tuple[int, int] | None = None,
     state: State | None = None,
 ) -> Context:
-    """The context of `length` new tokens a row, after whatever tokens `state` already holds."""
+    """Build the context of `length` new tokens per row, after the tokens that `state` already holds."""
     past = 0 if state is None else state.length
     if batch < 1:
         raise UserError("the input holds no rows", fix="give at least one")
@@ -159,7 +160,7 @@ def lay_out(
     for rule in functions:
         allowed_parts.append(rule(index[:, :, None], keys[1][:, None, :])[:, None])  # (B or 1, 1, T, S)
     for part in allowed_parts:
-        part = part[..., -keys[1].shape[1] :]  # a rolling state has forgotten the oldest keys
+        part = part[..., -keys[1].shape[1] :]  # a rolling cache has dropped the oldest keys
         allowed = part if allowed is None else allowed & part
     return Context(
         positions=placed, index=index, key_positions=keys[0], key_index=keys[1], mask=padding, key_mask=keys[2],
@@ -171,7 +172,8 @@ def lay_out(
 
 
 def count(batch: int, length: int, device: torch.device, mask: Tensor | None, documents: Tensor | None) -> Tensor:
-    """The rank of every token among the real tokens of its document, (B or 1, T), from 0; padding repeats a rank."""
+    """Index of every token among the real tokens of its document, (B or 1, T), from 0; padding repeats the last
+    index."""
     if mask is None and documents is None:
         return torch.arange(length, device=device)[None]
     real = torch.ones(batch, length, dtype=torch.long, device=device) if mask is None else mask.long()
@@ -185,7 +187,7 @@ def count(batch: int, length: int, device: torch.device, mask: Tensor | None, do
 
 
 def number_runs(documents: Tensor) -> Tensor:
-    """Documents numbered as they come, so that an id used again later in a row is another document."""
+    """Number documents by runs of equal ids, so that an id reused later in a row is another document."""
     changed = torch.zeros_like(documents)
     changed[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return changed.cumsum(1)
@@ -194,7 +196,7 @@ def number_runs(documents: Tensor) -> Tensor:
 def sort_masks(
     mask: Mask | None, batch: int, length: int, keys: int
 ) -> tuple[Tensor | None, list[Tensor], Tensor | None, list[MaskFunction]]:
-    """One mask or several into padding (B,T), boolean rules (B|1,H|1,T,S), an additive term, functions of (i, j)."""
+    """Split masks into padding (B,T), boolean masks (B|1,H|1,T,S), an additive bias and functions of (i, j)."""
     padding: Tensor | None = None
     rules: list[Tensor] = []
     bias: Tensor | None = None

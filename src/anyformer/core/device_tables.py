@@ -1,4 +1,4 @@
-"""Small tables that depend on nothing but where they are used, made once for each device."""
+"""Small constant tables, cached per dtype and device."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Known = dict[tuple[torch.dtype, torch.device], Tensor]
 
 
 def cached_table(known: Known, dtype: torch.dtype, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
-    """What `make` gives, on the device: a GPU that had to wait for it in every pass could record no step.
+    """The result of `make`, cached on the device: a host-to-device copy in every pass would prevent CUDA graph capture.
 
-    Compiled code makes it itself.
+    Compiled code recomputes it.
     """
     if torch.compiler.is_compiling():
         return make().to(device)
@@ -21,15 +21,16 @@ def cached_table(known: Known, dtype: torch.dtype, device: torch.device, make: C
     if key not in known:
         with torch.inference_mode(False):  # it may serve training later
             found = make().to(device)
-        if type(found) is not Tensor:  # the shadow of one, while somebody only looks at shapes
+        if type(found) is not Tensor:  # a fake tensor, while only shapes are traced
             return found
         known[key] = found
     return known[key]
 
 
 def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines. To train on a GPU the compiler is given them as one operation: it thinks them cheap, and would
-    compute them again for every entry of everything that they are multiplied with."""
+    """Cosines and sines. For compiled training on a GPU they are one opaque operation: the compiler thinks them cheap
+    and
+    would recompute them for every element they are multiplied with."""
     if torch.compiler.is_compiling() and angles.is_cuda and torch.is_grad_enabled():
         cos, sin = cos_sin_once(angles)
         return cos, sin

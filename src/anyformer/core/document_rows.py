@@ -1,7 +1,7 @@
-"""Lines: every document of every row as a line of its own, from its first token, without padding.
+"""Lines: unpack every document of every row into a line of its own, starting at its first token, padded on the right.
 
-Mixers that go along the sequence (recurrences, convolutions, long filters) take the neighbour in memory for the
-neighbour in the text. Padding, holes and packed documents break that; laid out in lines it is true again.
+Mixers that scan the sequence (recurrences, convolutions, long filters) assume that neighbours in memory are neighbours
+in the text. Padding, holes and packed documents break that; one line per document restores it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from anyformer.core.context import Context, count
 
 @dataclass(frozen=True)
 class DocumentLines:
-    """Where each of T tokens stands among N lines of one length L: T, or that of the longest document."""
+    """Where each of T tokens goes among N lines of one length L: T, or that of the longest document."""
 
-    at: Tensor  # (B,T) the cell of a token in the N x L lines; padding stands in one cell behind them all
-    lengths: Tensor  # (N,) real tokens of each line, perhaps none
+    at: Tensor  # (B,T) flat index of a token in the N x L lines; all padding shares one extra index at the end
+    lengths: Tensor  # (N,) real tokens of each line, may be 0
     first: Tensor  # (B,) the line of a row's first document
     last: Tensor  # (B,) and of its last
     length: int  # L
 
     @classmethod
     def of(cls, context: Context) -> Self | None:
-        """The tokens of this pass, or None where they stand in line already."""
+        """Lines of this pass's tokens, or None if there is no padding and no packing."""
         return cls.lay(context.mask, context.documents)
 
     @classmethod
     def of_keys(cls, context: Context, keys: int) -> Self | None:
-        """The newest `keys` tokens of all passes, which is what a state that remembers inputs holds."""
+        """Lines of the newest `keys` tokens of all passes: those that an input history holds."""
         _, _, mask, documents = context.latest(keys)
         return cls.lay(mask, documents)
 
@@ -61,7 +61,7 @@ class DocumentLines:
         return cls(at, lengths, rows * most, rows * most + number[:, -1], length)
 
     def apart(self, x: Tensor) -> Tensor:
-        """(B,T,D) to lines (N,L,D); cells without a token are 0."""
+        """(B,T,D) to lines (N,L,D), zero-padded."""
         width = x.shape[2]
         cells = x.new_zeros(self.lengths.shape[0] * self.length + 1, width)
         cells = cells.index_copy(0, self.at.flatten(), x.flatten(0, 1))
@@ -79,13 +79,13 @@ class DocumentLines:
         return torch.arange(self.length, device=self.lengths.device) < self.lengths[:, None]
 
     def begin(self, remembered: Tensor, context: Context) -> Tensor:
-        """What each line starts from, (N,...): the row's own memory (B,...) where its document goes on, else 0."""
+        """Initial state of each line, (N,...): the row's own state (B,...) if its document continues, else 0."""
         start = remembered.new_zeros(self.lengths.shape[0], *remembered.shape[1:])
         return start.index_copy(0, self.first, remembered * goes_on(context, remembered))
 
 
 def goes_on(context: Context, like: Tensor) -> Tensor:
-    """(B,1,...) 1 where the first token of this pass belongs to the document of the last pass, else 0."""
+    """(B,1,...): 1 if the first token of this pass continues the document of the previous pass, else 0."""
     if context.key_documents is None or context.documents is None:
         return like.new_ones(())
     now = context.documents.shape[1]

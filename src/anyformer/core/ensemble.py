@@ -1,7 +1,7 @@
 """An ensemble in one network: members share every weight and differ by factors (2002.06715, for tables 2410.24210).
 
-Member m of a linear layer computes s_m * W(r_m * x) + b_m, and each has a head of its own. Their rows stand one behind
-the other in the batch, member by member: whatever is not a linear layer needs not know of them.
+Member m of a linear layer computes s_m * W(r_m * x) + b_m, and each has a head of its own. Members are stacked along
+the batch axis, one after another: only linear layers need to know about them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from anyformer.spec import Spec, field
 
 
 class Ensemble(Spec):
-    """`members` networks in one, trained each by its own loss; their answers are averaged.
+    """`members` networks in one, each trained by its own loss; their predictions are averaged.
 
-    Classes are averaged as probabilities, numbers as they are.
+    Classes are averaged as probabilities, regression outputs directly.
     """
 
     about: ClassVar[About | None] = About(
@@ -36,23 +36,25 @@ class Ensemble(Spec):
     members: int = field(default=8, kw_only=False)  # Ensemble(8)
     """Networks in one."""
     multi_label: bool = False
-    """Whether each logit is a question of its own, so that its probability is that of a sigmoid."""
+    """Whether each logit is an independent label, with a sigmoid instead of a softmax."""
 
     def check(self) -> None:
         check_range("Ensemble", "members", self.members, 2, fix="use 8, or leave the ensemble out")
 
     def build(self, width: int, *, numbers: bool) -> EnsembleModule:
-        """What tells the members' tokens of `width` channels apart; `numbers` is whether their answers are such."""
+        """The module that gives each member its own input signs over `width` channels; `numbers` = regression
+        outputs."""
         return EnsembleModule(self, width, numbers)
 
 
 class EnsembleModule(Starting):
-    """The rows of a batch, once for each member; each member sees them with other signs, which makes it another."""
+    """Repeat the batch once per member, with random signs per member so that they start different."""
 
     def __init__(self, spec: Ensemble, width: int, numbers: bool) -> None:
         super().__init__()
         self.spec, self.numbers = spec, numbers
-        # By this name it belongs to the embedding: it neither decays nor learns as the matrices of the blocks do.
+        # The name puts it in the embedding's parameter group: no weight decay, and not the optimizer of the block
+        # matrices.
         self.embed = nn.Parameter(torch.ones(spec.members, 1, 1, width))
         self.starts["embed"] = fill_signs
 
@@ -62,7 +64,7 @@ class EnsembleModule(Starting):
         return apart.flatten(0, 1), repeat_context(context, len(x), self.spec.members)
 
     def average(self, logits: Tensor) -> Tensor:
-        """The answers (members * B, ...) as one: logits of the mean probability, or the mean of numbers."""
+        """Average predictions (members * B, ...) over members: logits of the mean probability, or the mean output."""
         apart = logits.unflatten(0, (self.spec.members, -1))
         if self.numbers:
             return apart.mean(0)
@@ -73,9 +75,9 @@ class EnsembleModule(Starting):
 
 
 class MemberLinear(Starting, nn.Linear):
-    """A linear layer that members share; factors of its inputs and outputs and the bias are each member's own.
+    """A shared linear layer with input factors, output factors and bias per member.
 
-    Factors are kept as what they differ from 1 by: weight decay pulls members together rather than to nothing.
+    Factors are stored as their difference from 1: weight decay then pulls members together rather than to 0.
     """
 
     def __init__(self, base: nn.Linear, members: int) -> None:
@@ -96,7 +98,7 @@ class MemberLinear(Starting, nn.Linear):
 
 
 class OwnLinear(nn.Linear):
-    """A linear layer of which every member has its own, for heads."""
+    """A linear layer with separate weights per member, for heads."""
 
     def __init__(self, base: nn.Linear, members: int) -> None:
         nn.Module.__init__(self)
@@ -111,7 +113,7 @@ class OwnLinear(nn.Linear):
 
 
 def split_linears(module: nn.Module, made: type[MemberLinear | OwnLinear], members: int) -> None:
-    """Put a layer of the ensemble in the place of every linear layer below a module."""
+    """Replace every linear layer below a module by an ensemble layer."""
     for owner in list(module.modules()):
         for name, child in list(owner.named_children()):
             if is_plain_linear(child):
@@ -119,7 +121,7 @@ def split_linears(module: nn.Module, made: type[MemberLinear | OwnLinear], membe
 
 
 def repeat_context(context: Context, rows: int, members: int) -> Context:
-    """What is known of the rows, once for each member; what holds for all rows stays as it is."""
+    """Repeat the per-row tensors once per member; tensors that broadcast over the batch stay as they are."""
     again: dict[str, Any] = {}
     for each in fields(context):
         value = getattr(context, each.name)
@@ -129,10 +131,10 @@ def repeat_context(context: Context, rows: int, members: int) -> Context:
 
 
 def log_mean(logs: Tensor) -> Tensor:
-    """The logarithm of the mean over the first axis, of logarithms."""
+    """log of the mean over the first axis, computed from logs."""
     return logs.logsumexp(0) - math.log(len(logs))
 
 
 def fill_signs(p: Tensor, generator: torch.Generator | None) -> Tensor:
-    """1 or -1, each as often."""
+    """Random signs, 1 or -1 with equal probability."""
     return p.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)

@@ -1,4 +1,4 @@
-"""A stack of feeds alone, for rows that are one token: a residual MLP."""
+"""A stack of feed-forward layers only, for rows that are a single token: a residual MLP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyformer.spec import field
 
 
 class FeedStack(Body):
-    """`depth` feeds, each added to its input; tokens never see each other, so that a row should be one token."""
+    """`depth` feed-forward layers with residuals; tokens never see each other, so a row should be one token."""
 
     about: ClassVar[About | None] = About("x = x + feed_n(norm(x)), depth times", "2106.11959", "depth times a feed")
 
@@ -75,20 +75,20 @@ class FeedStackModule(nn.Module):
             yield x, losses
 
     def every(self, x: Tensor, context: Context) -> list[Tensor]:
-        """What a head would be given after each layer."""
+        """The head's input after each layer."""
         return [y for y, _ in self.walk(x, context)]
 
     def after(self, context: Context) -> Context:
-        """The same tokens come out."""
+        """Unchanged: the same tokens come out."""
         return context
 
     def state(self, batch: int, limit: int | None) -> list[Any]:
-        raise UserError("feeds alone see no earlier token, and are not decoded step by step",
+        raise UserError("feed-forward layers see no earlier token and cannot be decoded step by step",
                         fix="use Stack(causal=True)")  # fmt: skip
 
 
 class FeedBlock(nn.Module):
-    """A feed and the sum around it."""
+    """A feed-forward layer and its residual."""
 
     def __init__(self, spec: FeedStack) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ CROSS = "cross"
 
 
 class HeadName(NamedTuple):
-    """`part` is "" where a network has one stack, else "encoder", "decoder", ..., or "cross"."""
+    """`part` is "" if a network has one stack, else "encoder", "decoder", ..., or "cross"."""
 
     part: str
     layer: int
@@ -39,12 +39,12 @@ class HeadName(NamedTuple):
 
     @property
     def short(self) -> tuple[Any, ...]:
-        """As people write it in Python."""
+        """The tuple as a user writes it in Python."""
         return tuple(word for word in self if word != "")
 
 
 class LayerName(NamedTuple):
-    """One mixer: a layer's own, or with part "cross" the one that looks at the encoder."""
+    """One mixer: a layer's own, or its cross-attention if part is "cross"."""
 
     part: str
     layer: int
@@ -54,7 +54,7 @@ class LayerName(NamedTuple):
 
 
 class NamedLayer(NamedTuple):
-    """One layer of a stack. `use` says which of the calls of its block in a pass it is: layers may share a block."""
+    """One layer of a stack. `use` is which of its block's `uses` calls in a pass it is: layers may share a block."""
 
     stack: str
     number: int
@@ -65,7 +65,7 @@ class NamedLayer(NamedTuple):
 
 
 def network_of(model: Any, where: str) -> nn.Module:
-    """The network itself: of a predictor its model; what is not a network is refused."""
+    """The network itself, unwrapped from a predictor; anything else is rejected."""
     found = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
     if not isinstance(found, nn.Module):
         raise UserError(
@@ -75,7 +75,7 @@ def network_of(model: Any, where: str) -> nn.Module:
 
 
 def layers_of(model: nn.Module) -> dict[str, list[NamedLayer]]:
-    """Every layer by the part of the network it is in, in the order of a pass."""
+    """Every layer in forward order, grouped by the part of the network it is in."""
     found: dict[str, list[NamedLayer]] = {}
     for path, stack in model.named_modules():
         if isinstance(stack, StackModule):
@@ -92,19 +92,19 @@ def layers_of(model: nn.Module) -> dict[str, list[NamedLayer]]:
 
 
 def has_stacks(model: nn.Module) -> bool:
-    """Whether it has layers that can be named."""
+    """Whether the model has layers that can be named."""
     return any(isinstance(part, StackModule) and part.order for part in model.modules())
 
 
 def part_names(model: nn.Module) -> list[str]:
-    """The names that a layer's part may have: stacks, and "cross" where some layer looks at an encoder."""
+    """Valid names of a layer's part: the stacks, and "cross" if any layer has cross-attention."""
     layers = layers_of(model)
     looking = any(layer.block.cross is not None for stack in layers.values() for layer in stack)
     return [*layers, *([CROSS] if looking else [])]
 
 
 def named_layers(model: nn.Module) -> Iterator[tuple[LayerName, NamedLayer, nn.Module]]:
-    """Every mixer of every layer with its name: a layer's own before the one that looks at the encoder."""
+    """Every mixer of every layer with its name: self-attention before cross-attention."""
     for part, layers in layers_of(model).items():
         for layer in layers:
             yield LayerName(part, layer.number), layer, layer.block.mixer
@@ -124,7 +124,7 @@ def find_layer(model: nn.Module, name: LayerName, where: str) -> tuple[NamedLaye
 
 
 def heads_in(mixer: nn.Module) -> int:
-    """How many heads a mixer has whose outputs stand side by side before its output projection; 0 if it has none."""
+    """Number of heads whose outputs are concatenated before the mixer's output projection; 0 if it has none."""
     return mixer.sizes.heads if isinstance(mixer, AttentionModule | CrossModule) else 0
 
 
@@ -134,7 +134,7 @@ def every_head(model: nn.Module) -> list[HeadName]:
 
 
 def check_head(model: nn.Module, name: HeadName, where: str) -> None:
-    """Refuse the name of a head that is not there."""
+    """Reject the name of a head that does not exist."""
     _, mixer = find_layer(model, name.layer_name, where)
     count = heads_in(mixer)
     if not count:
@@ -145,7 +145,7 @@ def check_head(model: nn.Module, name: HeadName, where: str) -> None:
 
 
 def as_name(given: Any, numbers: int, model: nn.Module, where: str) -> tuple[Any, ...]:
-    """(part, number, ...) from what a user gave: a number, a tuple of numbers, or a tuple that begins with a part."""
+    """(part, number, ...) from user input: a number, a tuple of numbers, or a tuple that begins with a part."""
     words = tuple(given) if isinstance(given, tuple | list) else (given,)
     part = ""
     if words and isinstance(words[0], str):
@@ -159,7 +159,7 @@ def as_name(given: Any, numbers: int, model: nn.Module, where: str) -> tuple[Any
 
 
 def as_heads(given: Iterable[Any], model: nn.Module, where: str = "heads") -> list[HeadName]:
-    """Names of heads from what a user gave, each once."""
+    """Head names from user input, without duplicates."""
     names = [HeadName(*as_name(one, 2, model, where)) for one in given]
     for name in names:
         check_head(model, name, where)
@@ -167,7 +167,7 @@ def as_heads(given: Iterable[Any], model: nn.Module, where: str = "heads") -> li
 
 
 def parse_heads(text: str, where: str) -> list[tuple[Any, ...]]:
-    """`3.1,5.0` or `encoder.3.1` as tuples."""
+    """Parse `3.1,5.0` or `encoder.3.1` into tuples."""
     found: list[tuple[Any, ...]] = []
     for word in text.split(","):
         *part, layer, head = ["", *word.strip().split(".")][-3:] if word.count(".") else ["", "", ""]

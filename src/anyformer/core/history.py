@@ -1,4 +1,4 @@
-"""What mixers remember that are not attention: their newest inputs, or one state a token."""
+"""Decoding state of mixers other than attention: their newest inputs, or a recurrent state."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from anyformer.errors import UserError
 
 
 class InputHistory:
-    """Inputs of earlier tokens (B,S,D), for a mixer that looks back over them."""
+    """Cache of earlier inputs (B,S,D), for a mixer that reads them again."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.held = KVCache(limit=limit)
 
     def update(self, x: Tensor, window: int | None = None) -> Tensor:
-        """Append (B,T,D); return all that are held, newest last. A step sees `window` of them, itself included."""
+        """Append (B,T,D); return all cached inputs, newest last. A step sees `window` of them, itself included."""
         return self.held.update(x[:, None], x[:, None, :, :0], window)[0][:, 0]
 
     def select(self, rows: Tensor) -> None:
@@ -46,9 +46,9 @@ class InputHistory:
 
 
 class RecomputedInputs(InputHistory):
-    """All inputs so far, for a mixer that remembers nothing itself: each pass runs it over all of them again.
+    """All inputs so far, for a mixer without a decoding state: each pass runs it over all of them again.
 
-    What it gives for the newest tokens is then what one full pass would give, at that pass's cost.
+    Its output for the newest tokens then equals that of one full pass, at that pass's cost.
     """
 
     def update_all(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
@@ -60,9 +60,9 @@ class RecomputedInputs(InputHistory):
 
 @dataclass
 class RecurrentState:
-    """A state that each token replaces, as tensors (B,...) of any number: a recurrence, a running sum.
+    """A state that each token replaces, as any number of tensors (B,...): a recurrence, a running sum.
 
-    `steps` holds the states after each of the newest tokens where going back must be possible (`rolling=False`).
+    `steps` holds the state after each of the newest tokens if `truncate` must be possible (`rolling=False`).
     """
 
     now: tuple[Tensor, ...] = ()
@@ -70,7 +70,7 @@ class RecurrentState:
     steps: list[tuple[Tensor, ...]] = field(default_factory=list)
 
     def update(self, now: tuple[Tensor, ...], tokens: int, steps: list[tuple[Tensor, ...]] | None = None) -> None:
-        """The state after `tokens` more tokens; `steps` are those after each of them, where they are to be kept."""
+        """Set the state after `tokens` more tokens; `steps` are the states after each of them, if they are kept."""
         self.now, self.length = now, self.length + tokens
         if steps is not None:
             self.steps += steps
@@ -84,25 +84,25 @@ class RecurrentState:
             return
         gone = self.length - length
         if len(self.steps) < gone + (length > 0):
-            raise UserError("a running state has replaced what going back would need",
+            raise UserError("a recurrent state cannot be truncated: the earlier states were not kept",
                             fix="make the state with rolling=False")  # fmt: skip
         self.steps = self.steps[: len(self.steps) - gone]
         self.now = self.steps[-1] if self.steps else tuple(torch.zeros_like(part) for part in self.now)
         self.length = length
 
     def drop_steps(self) -> None:
-        """Nobody will go back behind the newest token any more."""
+        """Drop the states before the newest token: they will not be truncated to."""
         self.steps = self.steps[-1:]
 
     def join(self, others: Sequence[Self]) -> None:
         parts = [self, *others]
         if any(part.steps for part in parts):
-            raise UserError("texts that may be taken back cannot be joined", fix="make the states with rolling=True")
+            raise UserError("states that keep earlier steps cannot be joined", fix="make the states with rolling=True")
         self.now = tuple(torch.cat(held) for held in zip(*(part.now for part in parts), strict=True))
         self.length = max(part.length for part in parts)
 
     def trim(self, columns: int) -> None:
-        """Padding has left nothing behind."""
+        """Nothing to do: padding does not enter the state."""
 
     @property
     def span(self) -> int:

@@ -1,6 +1,6 @@
-"""All initialisation, in one place: which published scheme fills which kind of parameter.
+"""All weight initialisation, in one place: which published scheme fills which kind of parameter.
 
-| scheme | linear weights              | tables              | end of a branch                | from               |
+| scheme | linear weights              | embedding tables    | last layer of a branch         | from               |
 |--------|-----------------------------|---------------------|--------------------------------|--------------------|
 | gpt2   | normal .02                  | normal .02          | .02 / sqrt(number of branches) | GPT-2              |
 | bert   | normal .02                  | normal .02          | as the others                  | 1810.04805         |
@@ -8,10 +8,10 @@
 | t5     | normal fan-in^-1/2          | normal 1            | as the others                  | 1910.10683         |
 | table  | uniform +-fan-in^-1/2       | uniform +-D^-1/2    | as the others                  | 2106.11959         |
 
-T5's queries are smaller by sqrt(C) besides. Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale at
-its setting, class tokens and registers as tables. Under every scheme alike: convolutions normal by fan-out
-(1502.01852), and whatever a part says itself (`core/own_init.py`). Modules of parts from outside the library are not
-filled: they start as their constructors leave them (`core/building.py`).
+T5's query weights are also divided by sqrt(C). Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale
+at its setting, class tokens and registers as tables. The same under every scheme: convolutions normal by fan-out
+(1502.01852), and parameters that a part initialises itself (`core/own_init.py`). Modules from outside the library keep
+the values their constructors set (`core/building.py`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from anyformer.mixers.cross import CrossModule
 Hold = Callable[[Tensor], AbstractContextManager[Tensor]]
 Init = Literal["gpt2", "bert", "xavier", "t5", "table"]
 STD = 0.02
-AFTER_SUM = ("out", "down")  # the last layer of a branch: its output is added to the stream
+AFTER_SUM = ("out", "down")  # the last layer of a branch: its output is added to the residual stream
 
 
 def allocate(module: nn.Module, device: Any) -> nn.Module:
-    """Give a module built on `meta` memory of its own; its values are not set yet.
+    """Allocate memory for a module built on `meta`, uninitialised.
 
-    As torch's `to_empty`, which goes through the compiler's tables for this and takes a second to load them.
+    Like torch's `to_empty`, which imports the compiler for this and takes a second to do so.
     """
-    made: dict[int, nn.Parameter] = {}  # a parameter that two modules use stays one
+    made: dict[int, nn.Parameter] = {}  # a parameter shared by two modules stays shared
     for child in module.modules():
         for name, old in child._parameters.items():
             if old is None:
@@ -55,10 +55,10 @@ def allocate(module: nn.Module, device: Any) -> nn.Module:
 def initialise(
     module: nn.Module, scheme: Init, seed: int | None = None, kept: Set[int] = frozenset(), hold: Hold = nullcontext
 ) -> None:
-    """Fill every parameter of a freshly allocated model; with a seed, the same numbers every time.
+    """Initialise every parameter of a freshly allocated model; a seed makes it repeatable.
 
-    Modules whose ids are `kept` have started themselves, all but what they name in `Starting.starts`. `hold` gives the
-    tensor to fill for a parameter, where that is not the parameter itself.
+    Modules whose ids are in `kept` keep their values, except parameters named in `Starting.starts`. `hold` yields the
+    tensor to fill for a parameter, for parameters that are not plain tensors (sharded).
     """
     device = next(module.parameters()).device
     generator = None if seed is None else torch.Generator(device=device).manual_seed(seed)
@@ -77,7 +77,7 @@ def initialise(
 
 
 def is_named(owner: nn.Module, name: str) -> bool:
-    """Whether a module says itself how a parameter starts."""
+    """Whether a module initialises this parameter itself."""
     return isinstance(owner, Starting) and name in owner.starts
 
 
@@ -90,7 +90,7 @@ def fill(
     branches: int,
     generator: torch.Generator | None,
 ) -> None:
-    """One parameter, by what it is (kind of its owner, its own name) and the scheme."""
+    """Fill one parameter, by its owner's type, its name and the scheme."""
     if is_named(owner, name):
         owner.starts[name](p, generator)  # type: ignore[index, operator]
     elif isinstance(owner, nn.LayerNorm | nn.RMSNorm):
@@ -142,7 +142,7 @@ def table(p: Tensor, scheme: Init, generator: torch.Generator | None) -> None:
 
 
 def query_sizes(module: nn.Module) -> dict[int, tuple[int, int, int]]:
-    """Groups, rows of queries in each, and channels, for every parameter that makes queries, by its id."""
+    """(groups, query rows in each group, head channels) by id of every parameter that projects to queries."""
     found = {}
     for child in module.modules():
         if isinstance(child, AttentionModule):
@@ -154,5 +154,5 @@ def query_sizes(module: nn.Module) -> dict[int, tuple[int, int, int]]:
 
 
 def shrink_queries(weight: Tensor, groups: int, rows: int, channels: int) -> None:
-    """T5 leaves 1/sqrt(C) out of its scores and puts it into the start of the queries instead."""
+    """T5 does not scale its scores by 1/sqrt(C); it scales the initial query weights instead."""
     weight.view(groups, -1, weight.shape[-1])[:, :rows] *= channels**-0.5

@@ -1,4 +1,4 @@
-"""States of several batches made one: rows stand side by side, shorter texts are padded on the left."""
+"""Join the decoding states of several batches into one: rows are concatenated, shorter sequences left-padded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Records(NamedTuple):
-    """Ranks, positions and padding of all tokens on record, (B or 1, S), and real tokens so far, (B,1)."""
+    """Indices, positions and padding mask of all recorded tokens, (B or 1, S), and real tokens so far, (B,1)."""
 
     ranks: Tensor
     positions: Tensor
@@ -23,7 +23,7 @@ class Records(NamedTuple):
 
 
 def join_records(states: Sequence[State]) -> Records:
-    """Those of several states, with padding before the shorter ones; texts of one length have none."""
+    """Records of several states joined, the shorter ones left-padded; equal lengths need no padding."""
     indices = [state.index for state in states if state.index is not None]
     positions = [state.positions for state in states if state.positions is not None]
     own = all(one is other for one, other in zip(indices, positions, strict=True))
@@ -47,7 +47,7 @@ def join_records(states: Sequence[State]) -> Records:
 
 
 def join_memories(states: Sequence[State]) -> tuple[Tensor | None, Tensor | None]:
-    """What the encoder made of each source, and which of it is real; shorter ones are padded on the right."""
+    """Encoder outputs and their padding masks joined; shorter sources are right-padded."""
     memories = [state.memory for state in states if state.memory is not None]
     if not memories:
         return None, None
@@ -62,12 +62,12 @@ def join_memories(states: Sequence[State]) -> tuple[Tensor | None, Tensor | None
 
 
 def padded(x: Tensor, rows: int, columns: int) -> Tensor:
-    """(B or 1, S) for that many rows, with zeros before it."""
+    """Expand (B or 1, S) to that many rows and left-pad it with zeros to that many columns."""
     return F.pad(x.expand(rows, -1), (columns - x.shape[1], 0))
 
 
 def pad_left(parts: Sequence[Tensor], most: int, size: int) -> Tensor:
-    """Rows of several buffers (B,G,S,C) in one with room for `size`, each ending behind the first `most`."""
+    """Concatenate buffers (B,G,S,C) into one of `size` columns, each right-aligned within the first `most`."""
     _, groups, _, channels = parts[0].shape
     fresh, at = parts[0].new_zeros(sum(len(part) for part in parts), groups, size, channels), 0
     for part in parts:
@@ -77,7 +77,7 @@ def pad_left(parts: Sequence[Tensor], most: int, size: int) -> Tensor:
 
 
 def pad_right(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Rows of several tensors in one, with zeros behind those that are shorter along `dim`."""
+    """Concatenate tensors along the batch, zero-padding on the right those that are shorter along `dim`."""
     shape = list(parts[0].shape)
     shape[0], shape[dim] = sum(len(part) for part in parts), max(part.shape[dim] for part in parts)
     fresh, at = parts[0].new_zeros(shape), 0
@@ -88,7 +88,7 @@ def pad_right(parts: Sequence[Tensor], dim: int) -> Tensor:
 
 
 def tensors_in(part: Any) -> Iterator[Tensor]:
-    """Every tensor that a state holds, however deep."""
+    """Every tensor in a state, recursively."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, list | tuple):

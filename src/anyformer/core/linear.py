@@ -1,4 +1,4 @@
-"""Torch's own layers where it matters how they start, or by which library a CPU multiplies."""
+"""Variants of torch's layers: a linear layer with a chosen CPU matmul library, an embedding without wasted init."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from anyformer.kernels.onednn import linear
 
 
 class LinearLayer(nn.Linear):
-    """torch's layer, multiplied by the faster of the two libraries that torch has on a CPU."""
+    """nn.Linear using the faster of torch's two matmul libraries on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether a module is a linear layer and no more: neither adapted, quantised nor shared by members."""
+    """Whether a module is a plain linear layer: no adapter, not quantised, not shared by ensemble members."""
     return type(module) in (LinearLayer, nn.Linear)
 
 
 class EmbeddingTable(nn.Embedding):
-    """A table of rows that draws no numbers on `meta`, where every network is built before `core/init.py` fills it.
+    """nn.Embedding that draws no random numbers on `meta`, where every network is built before `core/init.py` fills it.
 
-    Torch's own does, and for those numbers that nobody will see it loads the compiler's tables: one to two seconds.
+    Torch's own does, and drawing on `meta` imports the compiler: one to two seconds.
     """
 
     def reset_parameters(self) -> None:
-        """As torch, where there is memory to fill: a part built alone starts with values."""
+        """As torch, unless on `meta`: a part built by itself is initialised."""
         if not self.weight.is_meta:
             super().reset_parameters()

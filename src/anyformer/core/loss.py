@@ -1,4 +1,4 @@
-"""Linear layer and cross-entropy in one: the logits of all tokens at once are never held."""
+"""Fused linear layer and cross-entropy: the full logits tensor is never materialised."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from anyformer.kernels.onednn import linear, sum_of_outer
 
-IGNORED = -100  # a target that does not count, as in torch
+IGNORED = -100  # target ignored by the loss, as torch's ignore_index
 CHUNK = 2**22  # logits held at once
 Fused = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]  # hidden, weight, targets, bias, smoothing
-fused: Fused | None = None  # one operation for a GPU, once kernels/linear_loss.py has been found to agree with this
+fused: Fused | None = None  # the GPU operation, set once kernels/linear_loss.py has been checked against this one
 
 
 def linear_cross_entropy(
@@ -23,7 +23,7 @@ def linear_cross_entropy(
 ) -> Tensor:  # fmt: skip
     """Mean of cross_entropy(hidden @ weight.T + bias, targets) over targets that are not -100.
 
-    Tokens are taken a chunk at a time and their gradients computed on the way, so peak memory is a chunk of logits.
+    Tokens are processed in chunks and their gradients computed in the forward pass: peak memory is one chunk of logits.
     """
     flat, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
     if flat.shape[0] != wanted.shape[0]:

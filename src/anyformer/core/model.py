@@ -1,4 +1,4 @@
-"""Whole models: tokens go in by an embedding, through a stack of blocks, out by a head."""
+"""Whole models: an embedding, a stack of blocks and a head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-import anyformer.core.feed_stack  # noqa: F401  a part is known once it is imported, and a saved model may name it
+import anyformer.core.feed_stack  # noqa: F401  imported to register the part: a saved model may name it
 from anyformer.about import About
 from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask
@@ -25,22 +25,22 @@ from anyformer.slots import Body, Embed, Head, Losses, Network
 
 @dataclass
 class Output:
-    """What a forward pass gives: hidden states (B,T,D) and, where a head makes them, logits or a pooled vector.
+    """The output of a forward pass: hidden states (B,T,D) and, if a head makes them, logits or a pooled vector.
 
-    Of a head that reads some tokens only (a classifier on the first), `hidden` and `context` are of those (B,R,D): the
-    last block computes no others. `before_head(...)` and `layers=True` give all.
+    In training, for a head that reads only some tokens (a classifier on the first), `hidden` and `context` cover only
+    those (B,R,D): the last block computes no others. `before_head(...)` and `layers=True` give all.
     """
 
     hidden: Tensor
     logits: Tensor | None = None
     pooled: Tensor | None = None
-    boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image, where the head finds objects
-    patches: Tensor | None = None  # (B,T,values) pixels, where the head rebuilds them beside its logits
-    transitions: Tensor | None = None  # (C+1,C+1) scores of a tag behind another, where the head is a CRF
+    boxes: Tensor | None = None  # (B,T,4) centre, width and height as fractions of the image, of a detection head
+    patches: Tensor | None = None  # (B,T,values) reconstructed pixels, of a head that gives them beside its logits
+    transitions: Tensor | None = None  # (C+1,C+1) transition scores between tags, of a CRF head
     losses: Losses | None = None
     memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
-    context: Context | None = None  # what the pass knew of its tokens
-    layers: list[Tensor] | None = None  # what a head would be given after each layer, where asked for
+    context: Context | None = None  # the pass's positions and masks
+    layers: list[Tensor] | None = None  # the head's input after each layer, if requested
 
 
 register(Output)
@@ -63,16 +63,16 @@ class Model(Network):
     stack: Body
     """The blocks."""
     head: Head | None = None
-    """What turns hidden states into answers; they are the answer if not given."""
+    """What turns hidden states into outputs; the hidden states are the output if not given."""
     init: Init = "gpt2"
     """How weights are initialised."""
     ensemble: Ensemble | None = None
-    """Members that share its weights and whose answers are averaged; one network if not given."""
+    """Members that share its weights and whose predictions are averaged; one network if not given."""
 
     def check(self) -> None:
         if self.ensemble is not None and (self.head is None or self.head.answers is None):
             name = "no head" if self.head is None else type(self.head).__name__
-            raise UserError(f"the answers of {name} cannot be averaged", where="Model.ensemble",
+            raise UserError(f"the outputs of {name} cannot be averaged", where="Model.ensemble",
                             fix="leave it out, or use head=Pooled(...) or Regress(...)")  # fmt: skip
         for mixer in self.stack.mixers:
             if mixer.needs_grid and not self.embed.gridded:
@@ -90,20 +90,21 @@ class Model(Network):
 
     @property
     def plain_stack(self) -> Stack:
-        """Its stack of one width, which is all that published formats describe; another body is refused."""
+        """Its `Stack`, the only body that published formats can describe; any other body is rejected."""
         if not isinstance(self.stack, Stack):
             raise UserError(f"a {type(self.stack).__name__} is not a stack of one width", where="Model.stack",
                             fix="use Stack(...)")  # fmt: skip
         return self.stack
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> ModelModule:
-        """The network with fresh weights; `device="meta"` gives shapes only, `seed` makes the weights repeatable."""
+        """Build the network with fresh weights; `device="meta"` gives shapes only, `seed` makes the weights
+        repeatable."""
         return materialise(self, lambda: ModelModule(self), self.init, device, dtype, seed)
 
 
 @lru_cache(maxsize=256)
 def try_out(embed: Embed, head: Head | None, width: int, out_width: int) -> None:
-    """What does not fit is refused with the spec."""
+    """Build both parts on `meta` so that sizes that do not fit fail with the spec, not at build time."""
     with trial(embed, head):
         embed.build(width)
         if head is not None:
@@ -144,11 +145,11 @@ class ModelModule(nn.Module):
     ) -> Output:
         """Run the network. Text: `model(tokens)`; images: `model(pixels)`; tables: `model(numbers, categories)`.
 
-        `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
-        function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
-        `prefix` (B,) says how many of a row's tokens see each other both ways, in a stack with causal="prefix_lm".
-        `layers` asks for what each layer gave besides (`Output.layers`). Of an ensemble, hidden states are those of
-        all members, one behind the other, and logits are the mean of their answers; `each_member` leaves them apart.
+        `mask` is a padding mask (B,T), an attention mask (B or 1, H or 1, T, S), bool (True = visible) or an additive
+        float bias, a function of (query index, key index), or a tuple of these. With a `state`, the inputs continue the
+        sequence it holds. `prefix` (B,) is the length of each row's bidirectional prefix (causal="prefix_lm"). `layers`
+        also returns each layer's output (`Output.layers`). An ensemble's hidden states are those of all members stacked
+        along the batch, and its logits the mean prediction; `each_member` returns them per member.
         """
         out = self.before_head(
             *inputs, mask=mask, positions=positions, segments=segments, documents=documents, prefix=prefix,
@@ -179,9 +180,9 @@ class ModelModule(nn.Module):
         layers: bool = False,
         for_head: bool = False,
     ) -> Output:
-        """The pass without its head, for a loss that never holds all logits.
+        """The forward pass without its head, for a loss that never materialises all logits.
 
-        `for_head` leaves out what the head does not read.
+        `for_head` skips tokens that the head does not read.
         """
         context = self.embed.layout(
             *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
@@ -198,27 +199,27 @@ class ModelModule(nn.Module):
         if for_head and self.skips_tokens and state is None:
             some = self.head.tokens_read(context)
             hidden, losses = self.stack(x, context, None, some)
-            return Output(hidden, losses=losses, context=context.of_some(some))
+            return Output(hidden, losses=losses, context=context.for_subset(some))
         hidden, losses = self.stack(x, context, None if state is None else state.layers)
         return Output(hidden, losses=losses, context=self.stack.after(context))
 
     @property
     def skips_tokens(self) -> bool:
-        """Whether the last block need only answer for the tokens that the head reads.
+        """Whether the last block computes only the tokens that the head reads.
 
-        In training alone, where nobody looks at the others: whoever uses a model finds every hidden state.
+        In training only: in eval mode all hidden states are returned.
         """
         head = self.spec.head
         return self.training and head is not None and head.reads_token_subset and self.spec.stack.supports_token_subset
 
     def table(self) -> Tensor | None:
-        """The embedding's rows, for a head that borrows them."""
+        """The embedding matrix, for a tied head."""
         return None if self.spec.embed.vocabulary is None or self.embed.table is None else self.embed.table.weight
 
     def state(self, batch: int, limit: int | None = None, *, rolling: bool = True) -> State:
-        """An empty decoding state; `limit` allocates room for that many tokens at once and refuses more.
+        """An empty decoding state; `limit` preallocates for that many tokens and rejects more.
 
-        `rolling=False` keeps everything even where windows would let it be dropped, so that `keep` can go back.
+        `rolling=False` keeps everything even where windows would let it be dropped, so that `truncate` works.
         """
         if not self.spec.stack.causal:
             raise UserError("only a causal stack can be decoded step by step", fix="use Stack(causal=True)")
@@ -240,11 +241,11 @@ class Seq2Seq(Network):
     encoder: Model
     """The model that reads the source."""
     decoder: Model
-    """The model that writes the target, with cross-attention."""
+    """The model that generates the target, with cross-attention."""
     head: Head | None = None
-    """What turns hidden states into answers; they are the answer if not given."""
+    """What turns hidden states into outputs; the hidden states are the output if not given."""
     share: Literal["none", "table"] = "none"
-    """Whether encoder, decoder and tied head share one table of tokens."""
+    """Whether encoder, decoder and tied head share one token embedding."""
     init: Init = "xavier"
     """How weights are initialised."""
 
@@ -266,7 +267,7 @@ class Seq2Seq(Network):
         try_out(self.decoder.embed, self.head, self.decoder.stack.width, self.decoder.stack.out_width)
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> Seq2SeqModule:
-        """The network with fresh weights, as `Model.build`."""
+        """Build the network with fresh weights, as `Model.build`."""
         return materialise(self, lambda: Seq2SeqModule(self), self.init, device, dtype, seed)
 
 
@@ -293,7 +294,7 @@ class Seq2SeqModule(nn.Module):
         state: State | None = None,
         layers: bool = False,
     ) -> Output:
-        """Logits for every target token. A `state` or `memory` spares running the encoder again; source may be None.
+        """Logits for every target token. With a `state` or `memory` the encoder is not run again; source may be None.
 
         A decoder of learned queries has no targets: `target` is then None.
         """
@@ -317,7 +318,7 @@ class Seq2SeqModule(nn.Module):
         state: State | None = None,
         layers: bool = False,
     ) -> Output:
-        """The pass without its head, as `ModelModule.before_head`."""
+        """The forward pass without its head, as `ModelModule.before_head`."""
         if memory is None and (state is None or state.memory is None):
             if source is None:
                 raise UserError("there is neither a source nor a memory", fix="give the source, or memory=")
@@ -338,7 +339,7 @@ class Seq2SeqModule(nn.Module):
         return out
 
     def table(self) -> Tensor | None:
-        """The rows that the decoder reads and a tied head scores with."""
+        """The decoder's embedding matrix, also used by a tied head."""
         return self.decoder.table() if self.spec.share == "none" else self.shared_table()
 
     def encode(self, source: Any, source_mask: Mask | None = None) -> Tensor:
@@ -346,7 +347,7 @@ class Seq2SeqModule(nn.Module):
         return self.read(source, source_mask).hidden
 
     def read(self, source: Any, source_mask: Mask | None = None) -> Output:
-        """The encoder's whole answer: beside its output, what is known of the tokens it gave."""
+        """The encoder's full output, with its context (padding mask, positions)."""
         return self.encoder(*(source if isinstance(source, tuple) else (source,)), mask=source_mask)
 
     def shared_table(self) -> Tensor | None:
@@ -358,7 +359,7 @@ class Seq2SeqModule(nn.Module):
 
 
 def check_rules(spec: Model, context: Context) -> None:
-    """A mask between tokens is obeyed by every layer or refused: one that ignored it would answer wrongly."""
+    """Reject attention masks that some layer would ignore: its outputs would be wrong."""
     if context.allowed is None and context.bias is None:
         return
     for mixer in spec.stack.mixers:
@@ -390,7 +391,7 @@ def with_memory(
 
 
 def check_memory(model: ModelModule, batch: int, memory: Tensor | None) -> None:
-    """A memory of another batch or width would broadcast or fail deep inside a layer."""
+    """Reject a memory of the wrong batch or width, which would broadcast or fail deep inside a layer."""
     looking = model.spec.stack.has_cross_attention
     if looking and memory is None:
         raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
@@ -401,7 +402,7 @@ def check_memory(model: ModelModule, batch: int, memory: Tensor | None) -> None:
 
 
 def padding_of(mask: Mask | None) -> Tensor | None:
-    """The padding (B,S) among a source's masks, which cross-attention must respect too."""
+    """The padding mask (B,S) among a source's masks, which cross-attention must respect too."""
     for part in mask if isinstance(mask, tuple) else (mask,):
         if isinstance(part, Tensor) and part.dim() == 2:
             return part != 0

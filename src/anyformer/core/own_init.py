@@ -1,4 +1,4 @@
-"""How a part says where its own parameters start, when no scheme of `core/init.py` knows them."""
+"""How a part initialises its own parameters that no scheme of `core/init.py` covers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Start = Callable[[Tensor, torch.Generator | None], object]  # fills in place
 
 
 class Starting(nn.Module):
-    """A module with parameters of its own kind: `self.starts["gate"] = constant(0.0)`.
+    """A module that initialises some parameters itself: `self.starts["gate"] = constant(0.0)`.
 
-    What is named here starts so under every scheme; everything else is filled by the scheme of the model. What a module
-    keeps beside its weights (running means, the vector of a spectral norm) is a parameter without gradient, not a
-    buffer: so it is filled, saved, loaded and averaged like every other number of the model.
+    Parameters named here are filled this way under every scheme; all others by the model's scheme. State beside the
+    weights (running means, the vector of a spectral norm) is a parameter with requires_grad=False, not a buffer, so
+    that it is initialised, saved, loaded and averaged like every other parameter.
     """
 
     def __init__(self) -> None:
@@ -24,26 +24,26 @@ class Starting(nn.Module):
         self.starts: dict[str, Start] = {}
 
 
-# Partial applications of functions with a name: a module that holds one can be pickled.
+# Partials of module-level functions, so that a module holding one can be pickled.
 
 
 def constant(value: float) -> Start:
-    """The same number everywhere."""
+    """Fill with a constant."""
     return partial(fill_constant, value=value)
 
 
 def normal(std: float) -> Start:
-    """Normal around 0."""
+    """Fill from a normal distribution with mean 0."""
     return partial(fill_normal, std=std)
 
 
 def uniform(low: float, high: float) -> Start:
-    """Uniform between two numbers."""
+    """Fill from a uniform distribution."""
     return partial(fill_uniform, low=low, high=high)
 
 
 def values(table: Tensor) -> Start:
-    """Given numbers, such as a ramp over the channels."""
+    """Fill with given values, such as a ramp over the channels."""
     return partial(fill_values, table=table)
 
 

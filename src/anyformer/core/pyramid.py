@@ -22,14 +22,15 @@ from anyformer.spec import Spec, field
 
 
 class Stage(Spec):
-    """`depth` blocks on one resolution; a tuple of blocks is tiled over them. `width` is twice the last stage's."""
+    """`depth` blocks at one resolution; a tuple of blocks is tiled over them. `width` defaults to twice the last
+    stage's."""
 
     depth: int
     """Number of layers at this resolution."""
     block: Block | tuple[Block, ...]
     """The block, or several that are tiled over the depth."""
     width: int | None = None
-    """Channels of this stage; twice those of the last if not given."""
+    """Channels of this stage; twice those of the previous one if not given."""
 
     def check(self) -> None:
         check_range("Stage", "depth", self.depth, 1, fix="use 2")
@@ -37,11 +38,11 @@ class Stage(Spec):
 
 
 class Pyramid(Body):
-    """Stages over a grid that is halved between them: 2 x 2 cells side by side, `norm`, one matrix.
+    """Stages over a grid that is halved between them: 2 x 2 cells concatenated, `norm`, one linear layer.
 
-    Rows or columns that are odd are filled up with zeros. All tokens are cells: a class token would have no place in
-    a coarser grid. `final` is the norm after the last block; left out, it is that block's own where the stream would
-    leave unnormalised. `drop_path` of the blocks grows over all stages.
+    An odd number of rows or columns is zero-padded. All tokens are cells: a class token would have no place in a
+    coarser grid. `final` is the norm after the last block; by default that block's own where the output would
+    otherwise be unnormalised. `drop_path` of the blocks grows over all stages.
 
     >>> from anyformer import Attention, Block, Pyramid, Stage
     >>> block = Block(mixer=Attention(heads=4))
@@ -58,9 +59,9 @@ class Pyramid(Body):
     stages: tuple[Stage, ...]
     """Blocks at each resolution."""
     norm: Norm = field(default_factory=LayerNorm)
-    """Norm before the matrix that halves the grid."""
+    """Norm before the linear layer that merges 2 x 2 cells."""
     final: Norm | None = None
-    """Norm after the last block; that block's own where one is needed if not given."""
+    """Norm after the last block; if not given, that block's own where one is needed."""
     recompute: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 
@@ -131,7 +132,7 @@ class PyramidModule(nn.Module):
         return (x if self.final is None else self.final(x)), total
 
     def walk(self, x: Tensor, context: Context) -> Iterator[tuple[Tensor, Losses, int]]:
-        """The stream after each layer, with that layer's losses and its stage."""
+        """The residual stream after each layer, with that layer's losses and its stage."""
         check(context, len(self.stages))
         for i, stage in enumerate(self.stages):
             assert isinstance(stage, StageModule)
@@ -142,12 +143,12 @@ class PyramidModule(nn.Module):
                 x, context = stage.merge(x, context), coarser(context)
 
     def every(self, x: Tensor, context: Context) -> list[Tensor]:
-        """What a head would be given after each layer of the last stage: it fits the tokens of no other."""
+        """The head's input after each layer of the last stage; earlier stages have another grid."""
         last = len(self.stages) - 1
         return [y if self.final is None else self.final(y) for y, _, i in self.walk(x, context) if i == last]
 
     def after(self, context: Context) -> Context:
-        """What is known of the cells of the last stage."""
+        """The context of the last stage's grid."""
         for _ in range(len(self.stages) - 1):
             context = coarser(context)
         return context
@@ -158,7 +159,7 @@ class PyramidModule(nn.Module):
 
 
 class StageModule(StackModule):
-    """The blocks of one stage and, unless it is the last, what merges its cells for the next."""
+    """The blocks of one stage and, unless it is the last, the merge into the next."""
 
     def __init__(self, spec: Stack, memory_width: int | None, norm: Norm, wider: int | None) -> None:
         super().__init__(spec, memory_width)
@@ -167,7 +168,7 @@ class StageModule(StackModule):
 
 
 class Merge(nn.Module):
-    """2 x 2 cells into one: their channels side by side, row by row, normed and multiplied by one matrix."""
+    """Patch merging: concatenate the channels of 2 x 2 cells in row-major order, norm, linear."""
 
     def __init__(self, width: int, wider: int, norm: Norm) -> None:
         super().__init__()
@@ -183,14 +184,14 @@ class Merge(nn.Module):
 
 
 def quarters(cells: Tensor) -> Tensor:
-    """(B,rows,columns,D) to (B,rows/2,columns/2,4,D), zeros in the places past an odd end."""
+    """(B,rows,columns,D) to (B,rows/2,columns/2,4,D), zero-padded where a side is odd."""
     rows, columns = cells.shape[1:3]
     cells = F.pad(cells, (0, 0, 0, columns % 2, 0, rows % 2))
     return cells.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3, 4)
 
 
 def coarser(context: Context) -> Context:
-    """What is known after a merge: half the rows and columns; a cell is real if one of its four was."""
+    """The context after a merge: half the rows and columns; a cell is real if any of its four was."""
     assert context.grid is not None
     grid = tuple(-(-side // 2) for side in context.grid)
     mask = context.mask
@@ -202,7 +203,7 @@ def coarser(context: Context) -> Context:
 
 
 def check(context: Context, stages: int) -> None:
-    """What only one resolution can mean is refused."""
+    """Reject inputs that are defined at one resolution only (class tokens, attention masks) if there are several."""
     if context.grid is None:
         raise UserError(
             "a pyramid needs rows and columns", where="Model.stack", fix="use embed=Patches(..., cls=False)"

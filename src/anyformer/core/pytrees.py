@@ -1,4 +1,4 @@
-"""What a pass takes and gives as trees of tensors, as `torch.export` and sharded training ask for them."""
+"""Inputs and outputs of a pass as pytrees of tensors, as `torch.export` and sharded training require."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch.utils import _pytree as pytree
 
 
 def as_tuple(given: Any) -> tuple[Any, ...]:
-    """One value, or several as a tuple already, as a tuple."""
+    """Wrap a value in a tuple, unless it is one already."""
     return given if isinstance(given, tuple) else (given,)
 
 
-def register(kind: Any, facts: Sequence[str] = ()) -> None:
-    """Make a dataclass a node whose fields are its children, all but `facts`, which belong to its kind."""
-    names = tuple(field.name for field in dataclasses.fields(kind) if field.name not in facts)
+def register(kind: Any, static: Sequence[str] = ()) -> None:
+    """Register a dataclass as a pytree node whose fields are its children, except the `static` ones (its metadata)."""
+    names = tuple(field.name for field in dataclasses.fields(kind) if field.name not in static)
 
     def flatten(one: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        return [getattr(one, name) for name in names], tuple(getattr(one, name) for name in facts)
+        return [getattr(one, name) for name in names], tuple(getattr(one, name) for name in static)
 
     def flatten_with_keys(one: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
         children, known = flatten(one)
         return [(pytree.GetAttrKey(name), child) for name, child in zip(names, children, strict=True)], known
 
     def unflatten(children: Iterable[Any], known: Sequence[Any]) -> Any:
-        return kind(**dict(zip(names, children, strict=True)), **dict(zip(facts, known, strict=True)))
+        return kind(**dict(zip(names, children, strict=True)), **dict(zip(static, known, strict=True)))
 
     pytree.register_pytree_node(
         kind, flatten, unflatten, serialized_type_name=f"{kind.__module__}.{kind.__name__}",
@@ -35,5 +35,5 @@ def register(kind: Any, facts: Sequence[str] = ()) -> None:
 
 
 def as_tuples(known: Any) -> Any:
-    """Lists, as JSON gives them back, as the tuples they were."""
+    """Turn lists, as JSON returns them, back into tuples."""
     return tuple(as_tuples(one) for one in known) if isinstance(known, list) else known

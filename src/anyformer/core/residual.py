@@ -1,4 +1,4 @@
-"""The sum around a sublayer, with the norms where the settings place them.
+"""The residual connection around a sublayer, with norms where the settings place them.
 
 y = after( x + inside( sublayer( before(x) ) ) )
 
@@ -19,7 +19,7 @@ Place = Literal["pre", "post", "branch", "sandwich"]
 
 
 class Residual(nn.Module):
-    """`enter` a branch, `leave` it, and `join` one or more branches with the stream they left."""
+    """`enter` and `leave` a branch, and `join` one or more branches with the residual stream."""
 
     def __init__(
         self, norm: Norm, width: int, *, place: Place, residual: bool, dropout: float, layer_scale: float | None,
@@ -50,6 +50,6 @@ class Residual(nn.Module):
         return self.after(total)
 
     def drop_rows(self, y: Tensor) -> Tensor:
-        """Stochastic depth (1603.09382): the whole branch of some rows is left out, the others grow in its place."""
+        """Stochastic depth (1603.09382): drop the whole branch for random rows, rescale the others."""
         kept = torch.rand(y.shape[0], 1, 1, device=y.device) >= self.drop_path
         return y * kept / (1 - self.drop_path)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.about import About
 from anyformer.core.block import Block, BlockModule, build_relative
 from anyformer.core.building import trial
-from anyformer.core.context import Context, Some, see_prefix
+from anyformer.core.context import Context, TokenSubset, see_prefix
 from anyformer.core.history import RecomputedInputs
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError, check_range
@@ -23,11 +23,11 @@ from anyformer.slots import Body, Losses, Norm, Relative
 class Stack(Body):
     """`depth` blocks; a tuple of blocks is tiled over the depth, so `block=(local, local, wide)` alternates.
 
-    `depth=0` hands the embedding's tokens to the head as they are (a convolutional network is such a model).
+    `depth=0` passes the embedding's tokens straight to the head (a convolutional network is such a model).
 
-    `final` is the norm after the last block; left out, it is the block's own norm where the stream would otherwise
-    leave unnormalised (every place but post). `groups` makes that many distinct sets of weights serve all layers
-    (ALBERT: 1), sharing what `share` says. `recompute` trades time for memory in training.
+    `final` is the norm after the last block; by default the block's own norm where the output would otherwise be
+    unnormalised (every place but post). `groups` is the number of distinct sets of weights over all layers (ALBERT:
+    1); `share` says which weights they share. `recompute` is activation checkpointing.
     """
 
     about: ClassVar[About | None] = About(
@@ -43,11 +43,11 @@ class Stack(Body):
     causal: bool | Literal["prefix_lm"] = False
     """Whether a token sees earlier tokens only; "prefix_lm" lets the tokens of a prompt see each other (prefix LM)."""
     final: Norm | None = None
-    """Norm after the last block; the block's own where one is needed if not given."""
+    """Norm after the last block; if not given, the block's own where one is needed."""
     groups: int | None = None
-    """Distinct sets of weights that serve all layers (ALBERT: 1); each layer its own if not given."""
+    """Distinct sets of weights over all layers (ALBERT: 1); one per layer if not given."""
     share: Literal["all", "attention", "feed", "none"] = "all"
-    """What layers of a group share."""
+    """Which weights the layers of a group share."""
     recompute: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 
@@ -65,7 +65,7 @@ class Stack(Body):
                     f"{type(block.mixer).__name__} has no causal form", where="Stack.causal", fix="use causal=False"
                 )
             if self.causal == "prefix_lm" and not block.mixer.takes_prefix:
-                raise UserError(f"{type(block.mixer).__name__} cannot see a prefix whole", where="Stack.causal",
+                raise UserError(f"{type(block.mixer).__name__} has no bidirectional prefix", where="Stack.causal",
                                 fix="use causal=True, or mixer=Attention(...) without a window")  # fmt: skip
             try_out(block, self.width, bool(self.causal))
         if self.groups is not None and self.share != "none":
@@ -86,7 +86,7 @@ class Stack(Body):
 
     @property
     def group_of(self) -> tuple[int, ...]:
-        """The group each layer belongs to: runs of equal length, or as near as the numbers allow."""
+        """The group of each layer: consecutive runs of as equal a length as possible."""
         groups = self.depth if self.groups is None else self.groups
         return tuple(i * groups // self.depth for i in range(self.depth))
 
@@ -108,14 +108,14 @@ class Stack(Body):
 
 @lru_cache(maxsize=256)
 def try_out(block: Block, width: int, causal: bool) -> None:
-    """What does not fit is refused with the spec."""
+    """Build the block on `meta` so that sizes that do not fit fail with the spec, not at build time."""
     with trial(block):
         block.build(width, causal=causal)
         build_relative(block, width, causal)
 
 
 class StackModule(nn.Module):
-    """`blocks` holds distinct blocks only; `order` says which of them serves each layer."""
+    """`blocks` holds distinct blocks only; `order` maps each layer to its block."""
 
     def __init__(self, spec: Stack, memory_width: int | None) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class StackModule(nn.Module):
         if spec.groups is not None and not whole and spec.share != "none":
             self.share_sublayers(spec.group_of, spec.share)
         self.final = None if spec.final_norm is None else spec.final_norm.build(spec.width)
-        # One module for each distinct relative spec that layers share; tables are made once a pass.
+        # One module per distinct relative spec that layers share; its tables are computed once a pass.
         shared = [block for block in spec.layers if block.relative.shared and block.mixer.takes_relative]
         kinds: list[Relative] = list(dict.fromkeys(block.relative for block in shared))
         owners = [next(block for block in shared if block.relative == kind) for kind in kinds]
@@ -145,7 +145,7 @@ class StackModule(nn.Module):
         self.table_of = [kinds.index(block.relative) if block.relative in kinds else None for block in spec.layers]
 
     def share_sublayers(self, group_of: tuple[int, ...], share: str) -> None:
-        """Layers of one group use the first one's attention, or feed; their norms stay their own."""
+        """Share the first layer's attention, or feed, within each group; norms are not shared."""
         for i, block in enumerate(self.blocks):
             first = self.blocks[group_of.index(group_of[i])]
             assert isinstance(block, BlockModule) and isinstance(first, BlockModule)
@@ -156,9 +156,9 @@ class StackModule(nn.Module):
 
     def forward(
         self, x: Tensor, context: Context | None = None, state: list[LayerState] | None = None,
-        some: Some | None = None,
+        some: TokenSubset | None = None,
     ) -> tuple[Tensor, Losses]:  # fmt: skip
-        """(B,T,D) to (B,T,D), or to (B,R,D) of `some` tokens; auxiliary losses are summed over layers by name."""
+        """(B,T,D) to (B,T,D), or (B,R,D) for a subset of tokens; auxiliary losses are summed over layers by name."""
         context = known(context)
         total: Losses = {}
         for y, losses in self.walk(x, context, state, some):
@@ -168,9 +168,10 @@ class StackModule(nn.Module):
         return (x if self.final is None else self.final(x)), total
 
     def walk(
-        self, x: Tensor, context: Context, state: list[LayerState] | None = None, some: Some | None = None
+        self, x: Tensor, context: Context, state: list[LayerState] | None = None, some: TokenSubset | None = None
     ) -> Iterator[tuple[Tensor, Losses]]:
-        """The stream after each layer, with that layer's losses; the last layer gives `some` tokens, where named."""
+        """The residual stream after each layer, with its losses; the last layer returns only the subset `some`, if
+        given."""
         if self.spec.causal == "prefix_lm":
             context = see_prefix(context, is_prompt=state is not None)
         tables = [relative(context, x.dtype) for relative in self.relatives]
@@ -188,33 +189,33 @@ class StackModule(nn.Module):
             yield x, losses
 
     def tables_over_all(self, context: Context, dtype: torch.dtype) -> list[tuple[Tensor, ...]]:
-        """Relative positions for mixers that run over earlier tokens again."""
+        """Relative-position tables over all keys, for mixers that recompute earlier tokens."""
         whole = context.over_all_keys()
         return [relative(whole, dtype) for relative in self.relatives]
 
     def every(self, x: Tensor, context: Context) -> list[Tensor]:
-        """What a head would be given after each layer, the last one included (losses on every layer: DETR)."""
+        """The head's input after each layer, the last one included (losses on every layer: DETR)."""
         return [y if self.final is None else self.final(y) for y, _ in self.walk(x, context)]
 
     def after(self, context: Context) -> Context:
-        """The same tokens come out."""
+        """Unchanged: the same tokens come out."""
         return context
 
     def state(self, batch: int, limit: int | None) -> list[LayerState]:
-        """One state a layer; layers that share weights still remember apart."""
+        """One decoding state per layer, also for layers that share weights."""
         blocks = [self.blocks[which] for which in self.order]
         return [block.state(batch, limit) for block in blocks if isinstance(block, BlockModule)]
 
 
 class NoTables(nn.Module):
-    """Stands where a relative kind has nothing to compute."""
+    """Placeholder for relative positions without tables."""
 
     def forward(self, context: Context, dtype: object) -> tuple[Tensor, ...]:
         return ()
 
 
 def known(context: Context | None) -> Context:
-    """The context that an embedding makes; a stack called by itself has none, nor a scheme that fills its weights."""
+    """Require a context: an embedding makes it, a stack called by itself has none."""
     if context is None:
         raise UserError("a stack by itself does not know its tokens", where="Stack",
                         fix="build Model(embed=..., stack=...), or pass context=")  # fmt: skip
@@ -222,5 +223,5 @@ def known(context: Context | None) -> Context:
 
 
 def growing(rate: float, layer: int, depth: int) -> float:
-    """Stochastic depth grows from 0 at the first layer to `rate` at the last; a lone set of weights has it all."""
+    """Stochastic depth of one layer: linear from 0 at the first to `rate` at the last; `rate` if there is only one."""
     return rate if depth == 1 else rate * layer / (depth - 1)

@@ -1,7 +1,7 @@
-"""Decoding state: what the layers remember of earlier tokens, so that a new token costs one step.
+"""Decoding state: the KV caches and recurrent states of all layers, so that a new token costs one decode step.
 
-A model's `State` holds one object a layer for its mixer and its cross-attention, each made by the part that owns it,
-and once for all layers the positions, ranks and padding of the keys so far.
+A model's `State` holds, per layer, one object for its mixer and one for its cross-attention, each made by the part
+that owns it, and once for all layers the positions, indices and padding mask of the keys so far.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from anyformer.errors import UserError
 
 
 class PartState(Protocol):
-    """What one mixer remembers."""
+    """Decoding state of one mixer."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order (beam search repeats some and drops others)."""
+        """Select rows of the batch, in this order (beam search repeats some and drops others)."""
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens (speculation takes back what was refused)."""
+        """Drop everything after the first `length` tokens (rejected draft tokens of speculative decoding)."""
 
     def join(self, others: Sequence[Self]) -> None:
-        """Take the rows of others behind these, as if all texts had been padded on the left to one length."""
+        """Append the rows of other states, left-padded to a common length."""
 
     def trim(self, columns: int) -> None:
-        """Forget all but the newest `columns` tokens, where what is older is padding in every row."""
+        """Drop all but the newest `columns` tokens, where older ones are padding in every row."""
 
     @property
     def span(self) -> int:
-        """How many of the newest tokens it still asks positions, padding and documents of."""
+        """How many of the newest tokens it still needs positions, padding and documents for."""
 
     @property
     def bytes(self) -> int:
-        """Memory of the tokens held."""
+        """Memory of the cached tokens, in bytes."""
 
 
-BLOCK = 64  # a growing cache is enlarged by this many tokens, then by half its size: few copies, little waste
+BLOCK = 64  # a growing cache is enlarged by this many tokens or by half its size: few copies, little waste
 
 
 @dataclass
 class KVCache:
     """Keys and values of earlier tokens, (B,G,S,C) and (B,G,S,C'), in buffers that grow or are allocated once."""
 
-    limit: int | None = None  # allocate this many at once; None grows
+    limit: int | None = None  # preallocate this many tokens; None grows
     length: int = 0  # tokens seen
     held: int = 0  # tokens in the buffers: the newest `held` of them
-    stale: int = 0  # the oldest of those, which no query can see any more and the next move overwrites
+    stale: int = 0  # how many of the oldest of those no query can see any more; the next move overwrites them
     keys: Tensor | None = None
     values: Tensor | None = None
 
     def update(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
-        """Append new keys and values; return all that are held, newest last.
+        """Append new keys and values; return all cached ones, newest last.
 
-        With a `window`, what no query can see any more is left out, so memory stays flat on endless text.
+        With a `window`, tokens that no query can see any more are dropped, so memory stays flat on endless text.
         """
         new = k.shape[2]
         if window is not None:  # the first new query sees window - 1 tokens behind it
@@ -73,7 +73,7 @@ class KVCache:
         return self.keys[:, :, self.stale : self.held], self.values[:, :, self.stale : self.held]
 
     def reserve(self, k: Tensor, v: Tensor, new: int) -> None:
-        """Room for `new` more tokens: in what is there, by moving over the stale ones, or in larger buffers."""
+        """Make room for `new` tokens: in the existing buffers, by moving over stale ones, or by reallocating."""
         capacity = 0 if self.keys is None else self.keys.shape[2]
         live = self.held - self.stale
         needed = live + new
@@ -81,7 +81,7 @@ class KVCache:
         roomy = self.limit is None and self.stale > 0 and capacity > 4 * (needed + BLOCK)
         if self.held + new <= capacity and not roomy:
             return
-        # Moving pays once enough has gone stale; else every token would move all the others.
+        # Move only once enough is stale; otherwise every new token would move all the others.
         moves = needed <= capacity and self.stale >= min(BLOCK, live) and not roomy
         if self.limit is not None:
             size = max(needed, self.limit)
@@ -102,9 +102,10 @@ class KVCache:
             return
         if self.held - self.stale < self.length:
             raise UserError(
-                "a rolling cache has dropped what going back would need", fix="make the state with rolling=False"
+                "a rolling cache cannot be truncated: older tokens were dropped",
+                fix="make the state with rolling=False",
             )
-        self.held, self.length = self.held - gone, length  # what was trimmed stays in front
+        self.held, self.length = self.held - gone, length  # stale tokens stay in front
 
     def join(self, others: Sequence[Self]) -> None:
         parts = [self, *others]
@@ -134,7 +135,7 @@ class KVCache:
 
 
 def move_tokens(buffer: Tensor | None, like: Tensor, start: int, stop: int, size: int | None) -> Tensor:
-    """The tokens from `start` to `stop` at the front of the same buffer, or of a new one with room for `size`."""
+    """Move the tokens from `start` to `stop` to the front of the same buffer, or of a new one of `size` columns."""
     if buffer is None:
         assert size is not None
         return like.new_zeros(*like.shape[:2], size, like.shape[3])
@@ -153,7 +154,7 @@ def select_rows(buffer: Tensor, rows: Tensor, start: int, stop: int) -> Tensor:
 
 @dataclass
 class CrossKVCache:
-    """Keys and values of the encoder's output, computed once a text."""
+    """Keys and values of the encoder's output, computed once per source."""
 
     keys: Tensor | None = None
     values: Tensor | None = None
@@ -163,7 +164,7 @@ class CrossKVCache:
             self.keys, self.values = self.keys[rows], self.values[rows]
 
     def truncate(self, length: int) -> None:
-        """The encoder's output does not depend on how much has been decoded."""
+        """Nothing to do: the encoder's output does not depend on how much has been decoded."""
 
     def join(self, others: Sequence[Self]) -> None:
         parts = [self, *others]
@@ -173,7 +174,7 @@ class CrossKVCache:
             self.keys, self.values = pad_right(keys, 2), pad_right(values, 2)
 
     def trim(self, columns: int) -> None:
-        """Nor on padding in what has been decoded."""
+        """Nothing to do: nor does it depend on padding of the decoded tokens."""
 
     @property
     def span(self) -> int:
@@ -187,7 +188,7 @@ class CrossKVCache:
 
 @dataclass
 class LayerState:
-    """What one block remembers."""
+    """Decoding state of one block."""
 
     mixer: PartState | None
     cross: PartState | None = None
@@ -195,24 +196,24 @@ class LayerState:
 
 @dataclass
 class State:
-    """What a whole model remembers of one batch of texts. Made by `model.state(...)`, changed by each pass."""
+    """Decoding state of a whole model for one batch. Made by `model.state(...)`, updated in place by each pass."""
 
     layers: list[LayerState]
     batch: int
     limit: int | None = None
     length: int = 0  # tokens so far, padding included
-    index: Tensor | None = None  # (B or 1, S) rank of each token among the real ones of its row
+    index: Tensor | None = None  # (B or 1, S) index of each token among the real ones of its row
     positions: Tensor | None = None  # (B or 1, S)
     mask: Tensor | None = None  # (B, S)
     documents: Tensor | None = None  # (B, S)
     memory: Tensor | None = None
     memory_mask: Tensor | None = None
-    rolling: bool = True  # windowed layers may drop what no query can see any more
+    rolling: bool = True  # windowed layers may drop tokens that no query can see any more
     sources: Tensor | None = None  # (1, S) which part of a joint sequence each token is from
     counts: Tensor | None = field(default=None, repr=False)  # (B, 1) real tokens so far, once there is padding
     holed: Tensor | None = field(default=None, repr=False)  # whether some row has padding behind a real token
 
-    gaps: bool = False  # keys are held in the order they came, without room between them
+    gaps: bool = False  # a growing cache has no unused columns between keys (a static cache has)
 
     def extend(
         self,
@@ -223,7 +224,7 @@ class State:
         documents: Tensor | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Record new tokens; return positions, index, mask and documents of all tokens some layer may still hold."""
+        """Record new tokens; return positions, index, mask and documents of all tokens any layer may still hold."""
         if batch != self.batch:
             raise UserError(
                 f"the state was made for batch {self.batch}, got batch {batch}", fix=f"make it with state({batch})"
@@ -249,7 +250,7 @@ class State:
         self.holed = None if mask is None or self.mask is None else (self.mask[:, :-1] & ~self.mask[:, 1:]).any()
         if documents is not None:
             self.documents = documents if self.documents is None else torch.cat([self.documents, documents], 1)
-        own = self.positions is None or self.positions is self.index  # nobody gave positions so far
+        own = self.positions is None or self.positions is self.index  # no explicit positions so far
         self.index = self.counted(batch, known, length, device, mask)
         if own and positions is None:
             self.positions = self.index
@@ -262,12 +263,12 @@ class State:
         return self.positions, self.index, self.mask, self.documents
 
     def newest(self, length: int) -> Tensor:
-        """The index of the tokens recorded last, (B or 1, T)."""
+        """Index of the tokens recorded last, (B or 1, T)."""
         assert self.index is not None
         return self.index[:, -length:]
 
     def counted(self, batch: int, known: int, length: int, device: torch.device, mask: Tensor | None) -> Tensor:
-        """The index of the `known` tokens on record and of the new ones, which only go on counting."""
+        """Index of the `known` recorded tokens and of the new ones, which continue the count."""
         if self.documents is not None:
             return count(batch, known + length, device, self.mask, self.documents)
         if self.counts is None:
@@ -281,7 +282,7 @@ class State:
         return new if self.index is None else join(self.index, new)
 
     def forget(self) -> None:
-        """Drop the record of tokens that no layer holds any more: endless text under a window takes flat memory."""
+        """Drop the records of tokens that no layer holds any more, so that memory stays flat on endless text."""
         if self.index is None or not self.rolling or self.documents is not None or self.sources is not None:
             return
         parts = [layer.mixer for layer in self.layers]
@@ -304,7 +305,7 @@ class State:
         return (real if self.mask is None else real & self.mask).sum(1, keepdim=True)
 
     def select(self, rows: Tensor) -> Self:
-        """Keep these rows of the batch, in this order."""
+        """Select rows of the batch, in this order."""
         for layer in self.layers:
             for part in (layer.mixer, layer.cross):
                 if part is not None:
@@ -319,9 +320,9 @@ class State:
         return self
 
     def reorder(self, rows: Tensor) -> Self:
-        """`select` for rows that only change places with rows of the same prompt and source: beams of one text.
+        """`select` for rows that only move among rows of the same prompt and source: beams of one request.
 
-        Padding, positions and the encoder's output are then the same in every row and stay where they are.
+        Padding, positions and the encoder's output are the same in all of them and are left untouched.
         """
         for layer in self.layers:
             if layer.mixer is not None:
@@ -329,7 +330,7 @@ class State:
         return self
 
     def join(self, others: Sequence[State]) -> Self:
-        """Take the rows of other states behind these, as if all texts had been padded on the left to one length."""
+        """Append the rows of other states, left-padded to a common length."""
         states: list[State] = [self, *others]
         for state in states:
             if state.documents is not None or state.sources is not None or state.index is None:
@@ -348,7 +349,7 @@ class State:
         return self
 
     def trim(self, columns: int) -> Self:
-        """Forget all but the newest `columns` tokens, where what is older is padding in every row."""
+        """Drop all but the newest `columns` tokens, where older ones are padding in every row."""
         for layer in self.layers:
             if layer.mixer is not None:
                 layer.mixer.trim(columns)
@@ -360,13 +361,13 @@ class State:
                 setattr(self, name, value[:, -columns:])
         self.positions = self.index if own else self.positions
         if self.mask is not None and self.counts is not None and self.index is not None and own:
-            if bool(self.mask.all()) and bool((self.counts == self.length).all()):  # nothing is padding any more
+            if bool(self.mask.all()) and bool((self.counts == self.length).all()):  # no padding is left
                 self.mask = self.counts = None
                 self.index = self.positions = self.index[:1]
         return self
 
     def truncate(self, length: int) -> Self:
-        """Forget everything after the first `length` tokens."""
+        """Drop everything after the first `length` tokens."""
         if not 0 <= length <= self.length:
             raise UserError(f"cannot keep {length} of {self.length} tokens", fix=f"give 0 to {self.length}")
         for layer in self.layers:
@@ -383,20 +384,20 @@ class State:
         return self
 
     def fork(self) -> State:
-        """An independent copy: what is decoded with one does not change the other."""
+        """An independent copy."""
         import copy
 
         return copy.deepcopy(self)
 
     def copy_rows(self, rows: Tensor) -> State:
-        """An independent copy of these rows alone."""
+        """An independent copy of these rows."""
         import copy
 
         return copy.deepcopy(self, {id(part): part for part in tensors_in(self)}).select(rows)  # which copies
 
     @property
     def bytes(self) -> int:
-        """Memory of what the layers hold."""
+        """Memory of all layers' caches, in bytes."""
         parts = [part for layer in self.layers for part in (layer.mixer, layer.cross) if part is not None]
         return sum(part.bytes for part in parts)
 

@@ -1,8 +1,8 @@
-"""The static KV cache, for sequences of different length: token p of a sequence is in column p of its row.
+"""The static KV cache, for sequences of different lengths: token p of a sequence is in column p of its row.
 
-All shapes are constant and all that changes is held in tensors, so a step can be compiled once, or recorded as a CUDA
-graph, and sequences may be added, freed and truncated without anything being moved. Columns behind a row's own length
-hold what earlier sequences left there: the causal mask hides them (`Context.gaps`).
+All shapes are constant and everything that changes is in tensors, so a decode step can be compiled once or captured as
+a CUDA graph, and sequences can be added, freed and truncated without moving data. Columns past a row's own length hold
+stale data of earlier sequences, which the causal mask hides (`Context.gaps`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from anyformer.errors import UserError
 class StaticCache(KVCache):
     """Keys and values of one layer, (B,G,L,C) and (B,G,L,C'), each in the column of its position."""
 
-    at: Tensor | slice | None = None  # (B,T) columns of the next tokens; a slice where all rows have the same
-    live: Tensor | None = None  # (M,) the rows that write, and `at` is theirs alone; None for all
-    rows: Tensor | None = None  # (M,1) the same for the buffers, made once for all layers and many steps
+    at: Tensor | slice | None = None  # (B,T) columns of the next tokens; a slice if they are the same in all rows
+    live: Tensor | None = None  # (M,) the rows to write, to which `at` then refers; None for all
+    rows: Tensor | None = None  # (M,1) the same, to index the buffers; made once for all layers and many steps
 
     @classmethod
     def empty(
         cls, rows: int, columns: int, sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype
     ) -> StaticCache:
-        """Zeros for so many rows and columns; `sizes` are groups, channels of keys and channels of values."""
+        """Zeros for this many rows and columns; `sizes` are KV heads, key channels and value channels."""
         groups, channels, value_channels = sizes
         return cls(
             keys=torch.zeros(rows, groups, columns, channels, device=device, dtype=dtype),
@@ -37,12 +37,12 @@ class StaticCache(KVCache):
 
     @property
     def buffers(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, which are there from the start."""
+        """The key and value buffers, which always exist."""
         assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
     def update(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
-        """Write new keys and values (B,G,T,C) to their columns; return all columns. A window is the mask's business."""
+        """Write new keys and values (B,G,T,C) to their columns; return all columns. The mask applies any window."""
         keys, values = self.buffers
         if isinstance(self.at, slice):
             keys[:, :, self.at], values[:, :, self.at] = k, v
@@ -56,17 +56,17 @@ class StaticCache(KVCache):
         return keys, values
 
     def part(self, rows: slice, columns: int, at: Tensor | slice | None = None) -> StaticCache:
-        """Some rows and the first columns as views: what is written there is written here."""
+        """A view of some rows and the first columns: writes to it go to this cache."""
         keys, values = self.buffers
         return StaticCache(keys=keys[rows, :, :columns], values=values[rows, :, :columns], at=at)
 
     def put(self, row: int, k: Tensor, v: Tensor) -> None:
-        """The first columns of one row, (1,G,S,C)."""
+        """Write keys and values (1,G,S,C) to the first columns of one row."""
         for buffer, new in zip(self.buffers, (k, v), strict=True):
             buffer[row, :, : new.shape[2]] = new[0]
 
     def copy_row(self, source: int, target: int, columns: int) -> None:
-        """The first columns of one row over those of another."""
+        """Copy the first columns of one row over those of another."""
         for buffer in self.buffers:
             buffer[target, :, :columns] = buffer[source, :, :columns]
 
@@ -78,14 +78,14 @@ class StaticCache(KVCache):
             buffer[other, :, :columns] = held
 
     def resize(self, rows: int, columns: int) -> None:
-        """Room for at least so many rows and columns."""
+        """Grow to at least this many rows and columns."""
         self.keys, self.values = (larger(buffer, rows, columns) for buffer in self.buffers)
 
     def select(self, rows: Tensor) -> None:
         self.keys, self.values = (buffer[rows] for buffer in self.buffers)
 
     def truncate(self, length: int) -> None:
-        """Nothing to do: the next tokens are written over what was truncated."""
+        """Nothing to do: the next tokens overwrite the truncated ones."""
 
     @property
     def span(self) -> int:
@@ -97,7 +97,7 @@ class StaticCache(KVCache):
 
 
 def larger(buffer: Tensor, rows: int, columns: int) -> Tensor:
-    """The same in zeros of at least (rows, G, columns, C): what is hidden must still be a number."""
+    """Grow to at least (rows, G, columns, C), zero-filled: masked entries must still be finite."""
     had = buffer.shape
     if rows <= had[0] and columns <= had[2]:
         return buffer
@@ -108,9 +108,9 @@ def larger(buffer: Tensor, rows: int, columns: int) -> Tensor:
 
 @dataclass
 class StaticState(State):
-    """One forward pass over a static cache. Positions are given for each pass; nothing is counted."""
+    """One forward pass over a static cache. Positions are given for each pass instead of being counted."""
 
-    gaps: bool = True  # whether columns behind a row's own length are part of the pass
+    gaps: bool = True  # whether the pass includes columns past a row's own length
     new_positions: Tensor | None = None  # (B,T) of the tokens of this pass
     columns: Tensor | None = None  # (1,L) 0, 1, 2, ...: the position of the token in each column
 
@@ -136,5 +136,5 @@ class StaticState(State):
 
 
 def next_power_of_two(count: int) -> int:
-    """The next power of two: few sizes, so that little is made anew."""
+    """Round up to a power of two: few distinct sizes, so few recompilations and captures."""
     return 1 << (count - 1).bit_length()

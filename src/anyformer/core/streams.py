@@ -1,7 +1,7 @@
-"""Two streams: sequences of different kind, width and depth, each in its own model, that look at each other.
+"""Two streams: sequences of different kind, width and depth, each in its own model, with co-attention between them.
 
 first   a a a a a a C a C a      a  a layer of the stream's own
-second              C b C b      C  a layer that looks at the other stream: both at once, from what stood before it
+second              C b C b      C  a co-attention layer: both streams at once, each reading the other's input to it
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ register(PairOutput)
 
 
 class Streams(Network):
-    """Two models whose layers with `CoAttention` exchange: the n-th such layer of one reads the other's tokens as they
-    stand before its own n-th (ViLBERT, 1908.02265).
+    """Two models joined by `CoAttention` layers: the n-th such layer of one reads the other's tokens as they are before
+    its own n-th (ViLBERT, 1908.02265).
 
     Called as `model(first, second)`; a stream that takes several tensors gets a tuple. `first_mask` and `second_mask`
     are padding (B,T), or (B,) to hide a stream from whole rows; `mask` is the pair of them, as a joint sequence has it.
@@ -62,7 +62,7 @@ class Streams(Network):
     second: Model
     """The model of the second input."""
     head: Head | None = None
-    """What turns hidden states into answers; they are the answer if not given."""
+    """What turns hidden states into outputs; the hidden states are the output if not given."""
     init: Init = "bert"
     """How weights are initialised."""
 
@@ -82,20 +82,20 @@ class Streams(Network):
                 self.head.build(common_width(self), None)
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> StreamsModule:
-        """The network with fresh weights, as `Model.build`."""
+        """Build the network with fresh weights, as `Model.build`."""
         return materialise(self, lambda: StreamsModule(self), self.init, device, dtype, seed)
 
 
 def vector_width(model: Model, where: str) -> int:
-    """Channels of the one vector that a model's head makes of its tokens."""
+    """Channels of the pooled vector of a model's head."""
     head, width = model.head, model.stack.out_width
     if not isinstance(head, Pooled):
-        raise UserError("this model makes no vector of its tokens", where=where, fix="give it head=Pooled(dense=...)")
+        raise UserError("this model has no pooled vector", where=where, fix="give it head=Pooled(dense=...)")
     return width if head.dense is True else head.dense or pooled_width(width, head.pool)
 
 
 def common_width(spec: Any) -> int:
-    """Channels of both vectors, of a spec with a first and a second model."""
+    """The common width of both models' pooled vectors; different widths are rejected."""
     kind = type(spec).__name__
     widths = [vector_width(getattr(spec, name), f"{kind}.{name}") for name in ("first", "second")]
     if widths[0] != widths[1]:
@@ -105,7 +105,7 @@ def common_width(spec: Any) -> int:
 
 
 class StreamsModule(nn.Module):
-    """Paths of parameters: `first.…` and `second.…` as of any model, `head.…` of both together."""
+    """Parameter paths: `first.…` and `second.…` as in any model, `head.…` for the joint head."""
 
     def __init__(self, spec: Streams) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class StreamsModule(nn.Module):
         self, first: Any, second: Any, *, first_mask: Mask | None = None, second_mask: Mask | None = None,
         mask: Masks | None = None,
     ) -> PairOutput:  # fmt: skip
-        """Both sequences through their layers; `logits` are the joint head's or, without one, the first stream's."""
+        """Run both sequences; `logits` are the joint head's or, without one, the first stream's."""
         models, given = (self.first, self.second), (as_tuple(first), as_tuple(second))
         masks = both_masks(first_mask, second_mask, mask)
         contexts = [begin(model, x, seen) for model, x, seen in zip(models, given, masks, strict=True)]
@@ -134,7 +134,7 @@ class StreamsModule(nn.Module):
         )  # fmt: skip
 
     def exchange(self, tokens: list[Tensor], contexts: list[Context]) -> tuple[list[Tensor], Losses]:
-        """Each stream through layers of its own up to one that looks, then both through that one, and so on."""
+        """Run each stream's own layers up to the next co-attention layer, then both through that one, and so on."""
         stacks: list[StackModule] = [self.first.stack, self.second.stack]
         plans = [cut(stack.spec.layers) for stack in stacks]
         tables = [[make(c, x.dtype) for make in s.relatives] for s, x, c in zip(stacks, tokens, contexts, strict=True)]
@@ -156,7 +156,7 @@ class StreamsModule(nn.Module):
         return [x if s.final is None else s.final(x) for s, x in zip(stacks, tokens, strict=True)], losses
 
     def joined(self, one: Output, two: Output) -> Output:
-        """The answer to both; a stream that is hidden from a row is hidden from the head there too."""
+        """The joint head's output; a stream masked for a row is masked for the head too."""
         if self.head is None:
             return one
         assert one.pooled is not None and two.pooled is not None
@@ -173,14 +173,14 @@ class StreamsModule(nn.Module):
 
 
 class StreamPlan(NamedTuple):
-    """Numbers of a stream's layers: the runs of its own, and those between them that look at the other stream."""
+    """Layer numbers of a stream: the runs of its own layers, and the co-attention layers between them."""
 
     alone: list[list[int]]
     meet: list[int]
 
 
 def cut(layers: tuple[Block, ...]) -> StreamPlan:
-    """Where a stream meets the other."""
+    """Split a stream's layers at its co-attention layers."""
     meet = [i for i, block in enumerate(layers) if block.has_cross_attention]
     return StreamPlan([list(range(a + 1, b)) for a, b in pairwise([-1, *meet, len(layers)])], meet)
 
@@ -188,7 +188,7 @@ def cut(layers: tuple[Block, ...]) -> StreamPlan:
 def one_layer(
     stack: StackModule, layer: int, x: Tensor, context: Context, tables: list[tuple[Tensor, ...]]
 ) -> tuple[Tensor, Losses]:
-    """One layer of a stack by its number, as the stack itself would run it."""
+    """Run one layer of a stack by its number, as the stack itself would."""
     at = stack.table_of[layer]
     block, shared = stack.blocks[stack.order[layer]], () if at is None else tables[at]
     if stack.spec.recompute and stack.training:
@@ -197,12 +197,12 @@ def one_layer(
 
 
 def beside(context: Context, tokens: Tensor, other: Context) -> Context:
-    """What a stream knows while it looks at the other one's tokens."""
+    """A stream's context with the other stream's tokens as its memory."""
     return replace(context, memory=tokens, memory_mask=other.mask, memory_added=other.added)
 
 
 def both_masks(first: Mask | None, second: Mask | None, pair: Masks | None) -> Masks:
-    """The masks of both, given one by one or as a pair."""
+    """The masks of both streams, given separately or as a pair."""
     if pair is None:
         return first, second
     if not isinstance(pair, tuple) or len(pair) != 2 or first is not None or second is not None:
@@ -212,7 +212,7 @@ def both_masks(first: Mask | None, second: Mask | None, pair: Masks | None) -> M
 
 
 def begin(model: ModelModule, given: tuple[Any, ...], mask: Mask | None) -> Context:
-    """What one sequence knows before any compute; a mask (B,) hides all its tokens from a row."""
+    """The context of one sequence; a mask (B,) hides the whole sequence in some rows."""
     if isinstance(mask, Tensor) and mask.dim() == 1:
         length = model.embed.layout(*given).index.shape[1]
         mask = mask[:, None].expand(-1, length).contiguous()
@@ -222,7 +222,7 @@ def begin(model: ModelModule, given: tuple[Any, ...], mask: Mask | None) -> Cont
 
 
 def answer(model: ModelModule, hidden: Tensor, context: Context) -> Output:
-    """What a stream's own head makes of its tokens."""
+    """The output of a stream's own head."""
     out = Output(hidden, context=context)
     if model.head is not None:
         made = model.head(hidden, context, model.table())

@@ -20,13 +20,13 @@ from anyformer.core.streams import Masks, PairOutput, begin, both_masks, common_
 from anyformer.errors import UserError
 from anyformer.slots import Network
 
-STEEPEST = math.log(100.0)  # CLIP keeps its logits within 100 times the cosine while it trains
+MAX_LOG_SCALE = math.log(100.0)  # CLIP clamps its logit scale at 100 in training
 
 
 class Towers(Network):
     """logits = exp(s) u·v for all pairs of a first u and a second v, both of length 1; s is learned from `log_scale`.
 
-    Both models must have `Pooled` heads that lead to one width: `Pooled(dense=512, bias=False)` is CLIP's projection.
+    Both models must have `Pooled` heads of the same width: `Pooled(dense=512, bias=False)` is CLIP's projection.
     Called as `model(first, second)` with masks as `Streams` has them; logits are (B, B'), and B' may be another number.
     """
 
@@ -45,16 +45,17 @@ class Towers(Network):
         common_width(self)
         for name in ("first", "second"):
             if getattr(self, name).stack.has_cross_attention:
-                raise UserError("a tower sees nothing but its own tokens", where=f"Towers.{name}",
+                raise UserError("a tower cannot have cross-attention: it sees its own tokens only",
+                                where=f"Towers.{name}",
                                 fix="use Streams(...) for layers with CoAttention")  # fmt: skip
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> TowersModule:
-        """The network with fresh weights, as `Model.build`."""
+        """Build the network with fresh weights, as `Model.build`."""
         return materialise(self, lambda: TowersModule(self), self.init, device, dtype, seed)
 
 
 class TowersModule(Starting):
-    """Paths of parameters: `first.…`, `second.…` and `scale`."""
+    """Parameter paths: `first.…`, `second.…` and `scale`."""
 
     def __init__(self, spec: Towers) -> None:
         super().__init__()
@@ -68,12 +69,12 @@ class TowersModule(Starting):
         self, first: Any, second: Any, *, first_mask: Mask | None = None, second_mask: Mask | None = None,
         mask: Masks | None = None,
     ) -> PairOutput:  # fmt: skip
-        """How well each first fits each second, and the vectors of both as `first.pooled` and `second.pooled`."""
+        """Similarity logits of every pair, and both embeddings as `first.pooled` and `second.pooled`."""
         seen = both_masks(first_mask, second_mask, mask)
         one, two = self.read(self.first, first, seen[0]), self.read(self.second, second, seen[1])
         assert one.pooled is not None and two.pooled is not None
-        steep = self.scale.clamp(max=STEEPEST) if self.training else self.scale
-        logits = one.pooled @ two.pooled.T * steep.exp()  # (B,B')
+        log_scale = self.scale.clamp(max=MAX_LOG_SCALE) if self.training else self.scale
+        logits = one.pooled @ two.pooled.T * log_scale.exp()  # (B,B')
         losses = dict(one.losses or {})
         for name, loss in (two.losses or {}).items():
             losses[name] = losses[name] + loss if name in losses else loss
@@ -82,7 +83,7 @@ class TowersModule(Starting):
         )
 
     def read(self, model: ModelModule, given: Any, mask: Mask | None) -> Output:
-        """One tower's answer, with its vector brought to length 1."""
+        """One tower's output, with its pooled vector L2-normalised."""
         inputs = as_tuple(given)
         if isinstance(mask, Tensor) and mask.dim() == 1:
             mask = begin(model, inputs, mask).mask
@@ -91,11 +92,11 @@ class TowersModule(Starting):
         return out
 
     def embed_first(self, first: Any, mask: Mask | None = None) -> Tensor:
-        """The vectors (B,D) of first inputs alone, of length 1."""
+        """Normalised embeddings (B,D) of first inputs."""
         return vectors(self.read(self.first, first, mask))
 
     def embed_second(self, second: Any, mask: Mask | None = None) -> Tensor:
-        """The vectors (B,D) of second inputs alone, of length 1."""
+        """Normalised embeddings (B,D) of second inputs."""
         return vectors(self.read(self.second, second, mask))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
-from anyformer.core.context import Context, Some, take
+from anyformer.core.context import Context, TokenSubset, take
 from anyformer.core.linear import LinearLayer
 from anyformer.errors import check_at_least
 from anyformer.slots import Head, HeadOutput
@@ -52,7 +52,7 @@ class DistilledModule(nn.Module):
         read = take(hidden, self.tokens_read(context))  # (B,2,D), or of a single token that one
         return self.out(read[:, 0]), self.distill(read[:, -1])
 
-    def tokens_read(self, context: Context) -> Some:
+    def tokens_read(self, context: Context) -> TokenSubset:
         """The first two tokens that are not padding."""
         if context.mask is None:
             return slice(0, 2)

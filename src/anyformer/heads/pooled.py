@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
-from anyformer.core.context import Context, Some
+from anyformer.core.context import Context, TokenSubset
 from anyformer.core.linear import LinearLayer
 from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.heads.pooling import READS_SOME, Pool, pool, pooled_width, tokens_read
@@ -79,7 +79,7 @@ class PooledModule(nn.Module):
         self.dense = LinearLayer(wide, inner, bias=spec.bias or spec.classes is not None) if spec.dense else None
         self.out = None if spec.classes is None else LinearLayer(inner, spec.classes, bias=spec.bias)
 
-    def tokens_read(self, context: Context) -> Some:
+    def tokens_read(self, context: Context) -> TokenSubset:
         """The tokens that are pooled."""
         return tokens_read(context, self.spec.pool, self.spec.token)
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.core.context import FIRST, LAST, Context, Some, take
+from anyformer.core.context import FIRST, LAST, Context, TokenSubset, take
 from anyformer.errors import UserError
 
 Pool = Literal["first", "mean", "max", "last", "concat", "token", "lead"]
@@ -33,7 +33,7 @@ def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) 
     return torch.cat([pool(hidden, context, part) for part in ("last", "max", "mean")], -1)
 
 
-def tokens_read(context: Context, how: Pool, token: int | None = None) -> Some:
+def tokens_read(context: Context, how: Pool, token: int | None = None) -> TokenSubset:
     """The tokens whose mean is the vector, of a pool that READS_SOME; of these alone, with their context, all."""
     if how == "first":
         return FIRST if context.mask is None else context.mask.long().argmax(1, keepdim=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
-from anyformer.core.context import Context, Some, take
+from anyformer.core.context import Context, TokenSubset, take
 from anyformer.core.linear import LinearLayer
 from anyformer.core.state import KVCache
 from anyformer.core.static_cache import StaticCache
@@ -110,11 +110,12 @@ class AttentionModule(nn.Module):
         self.out = LinearLayer(sizes.heads * sizes.value_channels, width, bias=out_bias)
 
     def forward(
-        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...], some: Some | None = None
-    ) -> Tensor:
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...],
+        some: TokenSubset | None = None,
+    ) -> Tensor:  # fmt: skip
         q, k, v, scores = self.prepare(x, context, state, tables)
         if some is not None:  # every token has a key and a value, these alone have queries
-            q, scores = take(q, some, 2), scores.of_some(some)
+            q, scores = take(q, some, 2), scores.for_subset(some)
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
 
