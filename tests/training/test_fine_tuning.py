@@ -203,7 +203,7 @@ def test_the_statistics_of_a_frozen_batch_norm_stay() -> None:
     ({"training.freeze": "*"}, "nothing is left to train"),
     ({"training.lora": "LoRA"}, "there is none to start from; give --from FOLDER"),
     ({"training.lora": {"type": "LoRA", "rank": 0}}, "rank 0 is below 1"),
-    ({"training.lora": "LoRA", "training.average": 2}, "the mean of several adapters"),
+    ({"training.lora": "LoRA", "training.average": 2}, "adapters cannot be averaged"),
     ({"training.unfreeze": {"type": "Gradual", "epochs": 0}}, "epochs 0.0 is not positive"),
     ({"training.schedule": {"type": "Slanted", "cut": 1.0}}, "cut 1.0 is outside (0, 1)"),
 ])  # fmt: skip

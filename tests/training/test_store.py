@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from anyformer import faults
 from anyformer.checkpoints import store, tensors
 from anyformer.errors import NoRoom, UserError
-from anyformer.training.run.folder import RunFolder, let_all_go
+from anyformer.training.run.folder import RunFolder, release_locks
 from tests.training.nursery import Nursery
 
 HERE = "tests.training.test_store"
@@ -394,7 +394,7 @@ def test_the_lock_keeps_a_second_one_out(tmp_path: Path) -> None:
     first.lock()
     with pytest.raises(UserError, match="another process is training here"):
         second.lock()
-    let_all_go()
+    release_locks()
     second.lock()
     second.unlock()
 

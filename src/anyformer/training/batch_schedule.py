@@ -1,4 +1,4 @@
-"""Batch sizes over a run: which steps take how many rows, as a pure function of the step, so nothing is restored."""
+"""Batch size over a run: rows per step as a pure function of the step, so there is no state to restore."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from anyformer.spec import Spec
 
 
 class BatchSchedule(Spec, slot=True):
-    """`stages(batch, steps)`: from which step on how many rows make a step; the last stage has the full `batch`."""
+    """`stages(batch, steps)`: the rows per step of each stage; the last stage has the full `batch`."""
 
     def stages(self, batch: int, steps: int) -> tuple[tuple[int, int], ...]:
-        """(first step, rows) in order, the first of step 0, for a run of `steps` steps."""
+        """(first step, rows) of each stage in order, starting at step 0, for a run of `steps` steps."""
         raise NotImplementedError
 
     def resolve(self, steps: int) -> Self:
-        """The same with its shares as numbers of steps: another length of the run then changes no batch any more."""
+        """Replace fractions of the run by step numbers, so that changing the run's length no longer changes any
+        batch."""
         raise NotImplementedError
 
     def check_batch(self, batch: int) -> None:
-        """Refuse a full batch that this cannot lead to."""
+        """Reject a full batch size that this schedule cannot reach."""
 
 
 class Grow(BatchSchedule):
-    """Small batches first, doubled at even distances until the full one: early steps need no precision (1711.00489).
+    """Small batches first, doubled at equal intervals up to the full one: early gradients may be noisy (1711.00489).
 
     >>> Grow(start=8, until=0.5).stages(batch=64, steps=600)
     ((0, 8), (100, 16), (200, 32), (300, 64))
@@ -33,7 +34,7 @@ class Grow(BatchSchedule):
     start: int | None = None
     """Rows of the first steps; an eighth of the full batch if not given."""
     until: float = 0.5
-    """Where the full batch is reached: a share of all steps below 1, or a step."""
+    """When the full batch is reached: below 1 a fraction of all steps, else a step."""
 
     def check(self) -> None:
         where = "training.batch_size_schedule"
@@ -52,7 +53,7 @@ class Grow(BatchSchedule):
             sizes.append(2 * sizes[-1])
         end = self.resolve(steps).until
         firsts = {round(end * number / len(sizes)): rows for number, rows in enumerate([*sizes, batch])}
-        return tuple(firsts.items())  # of stages without a step the largest stays
+        return tuple(firsts.items())  # of stages that start at the same step the largest stays
 
     def resolve(self, steps: int) -> Self:
         return self if self.until >= 1 else self.replace(until=float(max(1, round(self.until * steps))))

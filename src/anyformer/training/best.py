@@ -1,4 +1,4 @@
-"""How a run stands: the figures of its steps and evaluations, and the best so far."""
+"""Results of a run's steps and evaluations, and its best checkpoint so far."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single 
 
 
 class EvaluationResult(NamedTuple):
-    """What one evaluation says of a checkpoint."""
+    """The result of one evaluation of a checkpoint."""
 
-    value: float  # of the metric that chooses
-    loss: float | None  # what decides where metrics are too close to call
-    error: float  # standard error of the metric on so many validation rows; 0 where it is not known
+    value: float  # of the selection metric
+    loss: float | None  # the tie-breaker where metrics are too close to call
+    error: float  # standard error of the metric on this many validation rows; 0 if unknown
 
 
 @dataclass
 class BestCheckpoint:
-    """What has been evaluated so far; saved with every checkpoint.
+    """The best checkpoint so far; saved with every checkpoint.
 
     Checkpoints whose metric lies within one standard error of the highest are a tie, and the loss decides between them:
     on 300 rows an accuracy is known to 2 %, and the best of twenty is the luckiest of them.
@@ -39,16 +39,16 @@ class BestCheckpoint:
     metric: str
     best: float | None = None
     best_step: int | None = None
-    since: int = 0  # evaluations since the metric or the loss was better than ever before
+    since: int = 0  # evaluations since the metric or the loss last improved on its best
     best_loss: float | None = None
-    top: float | None = None  # the best metric of all, whichever checkpoint is kept
+    top: float | None = None  # the best metric of any checkpoint, kept or not
     top_step: int | None = None
     error: float = 0.0  # standard error of `top`
     least_loss: float | None = None
-    moved_step: int | None = None  # when the metric or the loss was last better than ever before
+    moved_step: int | None = None  # step at which the metric or the loss last improved on its best
 
     def take(self, found: EvaluationResult, step: int) -> bool:
-        """Whether this is the checkpoint to keep so far."""
+        """Record an evaluation; returns whether its checkpoint is the new best."""
         self.note_progress(found, step)
         if not self.is_tie(found.value):
             return False
@@ -58,7 +58,7 @@ class BestCheckpoint:
         return True
 
     def note_progress(self, found: EvaluationResult, step: int) -> None:
-        """Remember the best metric and the lowest loss, whichever checkpoints they belong to."""
+        """Track the best metric and the lowest loss of any checkpoint."""
         higher = self.top is None or better(self.metric, found.value, self.top)
         lower = found.loss is not None and (self.least_loss is None or found.loss < self.least_loss)
         if higher:
@@ -69,7 +69,7 @@ class BestCheckpoint:
         self.moved_step = step if higher or lower else self.moved_step
 
     def is_tie(self, value: float) -> bool:
-        """Whether a metric is as good as the best one, for all that so few rows can tell."""
+        """Whether a metric is within one standard error of the best."""
         assert self.top is not None
         return value == self.top or not better(self.metric, self.top, value) or abs(self.top - value) <= self.error
 
@@ -95,7 +95,7 @@ class BestCheckpoint:
         )
 
     def explain(self) -> str:
-        """Why this checkpoint was kept, where another had the better metric; else nothing."""
+        """Why this checkpoint was kept although another had the better metric; empty if it has the best."""
         if self.best is None or self.top is None or self.best_step == self.top_step:
             return ""
         return (
@@ -116,13 +116,13 @@ def score_answers(task: Task, answers: Answers, metric: str) -> tuple[dict[str, 
 
 
 def choosing_metric(task: Task, preprocess: Preprocess) -> str:
-    """The metric by which a task's checkpoints are chosen where nobody says."""
+    """The default metric by which a task's checkpoints are selected."""
     beside = task.metrics_beside(preprocess)
     return beside[0] if beside else task.selection_metric(multi=preprocess.multi, labels=preprocess.answer_names)
 
 
 def line_of(step_result: StepResult) -> dict[str, Any]:
-    """A step as metrics.jsonl has it: nothing that depends on the clock, so that two files can be compared."""
+    """A step's line in metrics.jsonl; nothing in it depends on time, so that the files of two runs can be compared."""
     return {"step": step_result.step, "loss": float(step_result.loss), "lr": step_result.lr,
             "grad_norm": float(step_result.norm),
             "rows": fingerprint(step_result.rows),
@@ -131,5 +131,5 @@ def line_of(step_result: StepResult) -> dict[str, Any]:
 
 
 def fingerprint(rows: list[torch.Tensor]) -> str:
-    """A short hash of the rows of a step, to compare orders by."""
+    """A short hash of a step's rows, to compare data orders."""
     return hashlib.sha256(torch.cat(rows).numpy().tobytes()).hexdigest()[:12]

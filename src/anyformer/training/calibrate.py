@@ -1,4 +1,5 @@
-"""After the last step: temperatures and the threshold, fitted on the validation rows and kept with the run."""
+"""Calibration after the last step: temperatures and the threshold, fitted on the validation rows, saved with the
+run."""
 
 from __future__ import annotations
 
@@ -22,16 +23,16 @@ LEAST_ROWS = 20  # validation rows below which nothing is fitted
 
 @dataclass(frozen=True)
 class FittedCalibration:
-    """What was fitted, on how many rows, and what the threshold gains."""
+    """The fitted calibration, the number of rows it was fitted on, and the gain of the threshold."""
 
     calibration: Calibration
     rows: int
     metric: str
-    tried: float | None = None  # the best threshold, whether it was taken or not
+    tried: float | None = None  # the best threshold, whether adopted or not
     gain: Interval | None = None
 
     def lines(self) -> list[str]:
-        """What was decided, and why."""
+        """The decision and its reason, as log lines."""
         said = ", ".join(f"{one:.3g}" for one in self.calibration.temperature[:8])
         more = f" and {len(self.calibration.temperature) - 8} more" if len(self.calibration.temperature) > 8 else ""
         lines = [f"probs    temperature {said}{more}, fitted on {self.rows:,} validation rows"]
@@ -44,7 +45,7 @@ class FittedCalibration:
         return [*lines, f"answers  yes from {self.tried:g} on in place of {USUAL}: {what}"]
 
     def facts(self) -> dict[str, Any]:
-        """As evaluation.json holds it."""
+        """The entry of evaluation.json."""
         return {
             "temperature": list(self.calibration.temperature), "threshold": self.calibration.threshold,
             "rows": self.rows, "metric": self.metric, "tried": self.tried,
@@ -55,7 +56,7 @@ class FittedCalibration:
 def fit_calibration(
     task: Task, answers: Answers, preprocess: Preprocess, settings: Training, metric: str
 ) -> FittedCalibration | None:
-    """What the validation rows say about probabilities; None where the task has none, or there are too few rows."""
+    """Fit calibration on the validation rows; None if the task has no probabilities or there are too few rows."""
     rows = 0 if answers.logits is None else int(task.has_truth(answers).sum())
     temperatures = None if rows < LEAST_ROWS else task.fit_temperatures(answers)
     if temperatures is None:
@@ -69,13 +70,13 @@ def fit_calibration(
 
 
 def with_threshold(task: Task, answers: Answers, fitted: FittedCalibration) -> FittedCalibration:
-    """The threshold that the metric asks for, where it gains beyond chance."""
+    """The threshold that maximises the metric, adopted only if its gain is significant."""
 
     def score_at(share: float) -> RowSums | None:
         said = task.calibrate(answers, fitted.calibration.replace(threshold=share))
         return task.row_sums(replace(said, probability=None), fitted.metric)
 
-    if score_at(USUAL) is None:  # a metric that answers do not change, such as AUC
+    if score_at(USUAL) is None:  # a metric independent of the threshold, such as AUC
         return fitted
     tried, gain = choose_threshold(fitted.metric, score_at)  # type: ignore[arg-type]
     fitted = replace(fitted, tried=tried, gain=gain)
@@ -85,17 +86,17 @@ def with_threshold(task: Task, answers: Answers, fitted: FittedCalibration) -> F
 
 
 def write_calibration(folder: RunFolder, weights: str, calibration: Calibration) -> None:
-    """Keep it with the run, with the name of the weights that it belongs to."""
+    """Save the calibration with the run, with the name of the weights that it belongs to."""
     folder.write_json(CALIBRATION_FILE, {"weights": weights, "calibration": calibration.to_dict()})
 
 
 def measure_effect(before: Answers, after: Answers) -> dict[str, list[float]]:
-    """Log-loss and calibration error, each before and after."""
+    """Log-loss and calibration error, each before and after calibration."""
     sides = probability_errors(before), probability_errors(after)
     return {name: [sides[0][name], sides[1][name]] for name in sides[0]}
 
 
 def effect_line(split: str, effect: dict[str, list[float]]) -> str:
-    """The same in words."""
+    """`measure_effect` as a log line."""
     said = ", ".join(f"{name.replace('_', ' ')} {a:.3g} to {b:.3g}" for name, (a, b) in effect.items())
     return f"         {split}: {said}"

@@ -1,4 +1,4 @@
-"""One checkpoint: a model folder that opens alone, with what going on from it needs beside the weights."""
+"""One checkpoint: a self-contained model folder, plus the optimizer and training state needed to resume."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from anyformer.version import __version__
 
 OPTIM_FILE, STATE_FILE = "optim.safetensors", "state.json"
 SHARD_BYTES = 5 * 10**9
-# Settings that may change while a run is stopped. Other threads or processes may change the last bits, which is said.
+# Settings that may change on resume. A different number of threads or processes may change the last bits; this is
+# logged.
 FREE = ("training.workers", "training.threads", "training.keep", "training.parallel", "start", "preset")
 
 
 def save_checkpoint(
     path: Path, config: Config, data: Prepared, engine: TrainingEngine, step: int, standing: Mapping[str, Any]
 ) -> Path:
-    """Commit the state after `step` steps as the folder `path`."""
+    """Write the state after `step` steps atomically as the folder `path`."""
     weights, memory = engine.weights(), engine.memory()
     write = write_gathered if engine.parallel.shards else tensors.write
     state = {"step": step, "engine": engine.state(), "standing": dict(standing), "config": config.to_dict(),
@@ -49,12 +50,12 @@ def save_checkpoint(
 
 
 def write_gathered(path: Path, parts: dict[str, Tensor]) -> None:
-    """A file of tensors that are spread over processes; the others call `give_parts` meanwhile."""
+    """Write a file of sharded tensors, gathering each; the other processes call `give_parts` at the same time."""
     tensors.write_one_by_one(path, parts, whole)
 
 
 def give_parts(engine: TrainingEngine) -> None:
-    """While the first process writes a checkpoint: give it the parts that are here, tensor by tensor in its order."""
+    """Take part in the gather of every tensor, in file order, while the first process writes a checkpoint."""
     files = [*tensors.split(engine.weights().items(), SHARD_BYTES), engine.memory()]
     for file in files:
         for name in tensors.file_order(file):
@@ -62,18 +63,18 @@ def give_parts(engine: TrainingEngine) -> None:
 
 
 def save_model(path: Path, config: Config, data: Prepared, weights: Mapping[str, Tensor], step: int) -> Path:
-    """Commit a model folder without optimizer, such as the mean of several checkpoints."""
+    """Write a model folder without optimizer state, such as the mean of several checkpoints."""
     writers: list[store.Writer] = [("weights", lambda folder: write_model(folder, config, data, dict(weights)))]
     return store.commit(path.parent, path.name, writers, facts_of(config, data, step), needed=size_of(weights))
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of a file of tensors, and a little for what lies beside it."""
+    """Bytes of a file of tensors, plus a margin for the small files beside it."""
     return sum(t.numel() * t.element_size() for t in tensors.values()) + 2**19
 
 
 def facts_of(config: Config, data: Prepared, step: int) -> dict[str, Any]:
-    """What a manifest says beside the files: what this checkpoint belongs to."""
+    """Manifest entries that identify the checkpoint: step, versions and hashes of config and data."""
     return {
         "step": step, "anyformer": __version__, "torch": torch.__version__,
         "config": hashlib.sha256(config.to_json().encode()).hexdigest(), **data_facts(data),
@@ -81,15 +82,15 @@ def facts_of(config: Config, data: Prepared, step: int) -> dict[str, Any]:
 
 
 def data_facts(data: Prepared) -> dict[str, str]:
-    """Hashes that tell whether rows and words are still the same."""
+    """Hashes of the data and the tokenizer, to detect changes on resume."""
     tokenizer = "" if data.tokenizer is None else data.tokenizer.sha256
     return {"data": str(data.facts.get("fingerprint", "")), "tokenizer": tokenizer}
 
 
 def check_same(state: Mapping[str, Any], config: Config, data: Prepared, allowed: Sequence[str] = ()) -> None:
-    """Refuse to go on from a checkpoint with other settings, rows or words: the rest would be another run.
+    """Reject resuming a checkpoint with different settings, rows or tokenizer.
 
-    `allowed` are settings that somebody changed in this run on purpose; see `change.change_run`.
+    `allowed` are settings that were changed deliberately for this run; see `changes.change_run`.
     """
     mine = tuple(f"{name}." for name in allowed)
     saved, here = flat(state["config"]), flat(config.to_dict())
@@ -116,7 +117,7 @@ def write_model(
     folder: Path, config: Config, data: Prepared, weights: dict[str, Tensor],
     write: Callable[[Path, dict[str, Tensor]], None] = tensors.write,
 ) -> None:  # fmt: skip
-    """Spec, weights, tokenizer and preprocessing: all that using the model needs."""
+    """Write spec, weights, tokenizer and preprocessing: everything needed for inference."""
     config.model.save(folder / SPEC_FILE)
     tensors.write_shards(folder, weights, shard_bytes=SHARD_BYTES, write=write)
     (folder / PREPROCESS_FILE).write_text(data.preprocess.to_json(), encoding="utf-8")
@@ -134,9 +135,9 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 class SavedTensors(Mapping[str, Tensor]):
-    """Tensors of a file or folder, each read when it is asked for: a process that keeps a part of each never holds all.
+    """Lazily read tensors of a file or folder, so that a process that keeps shards never holds all of them.
 
-    Each comes in memory of its own: a view into the file would change the last bits.
+    Each is copied into its own memory: a misaligned view into the file would change the last bits.
     """
 
     def __init__(self, entries: Mapping[str, tensors.Entry], device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Why a step was not finite: the rows and the first tensor, found by running it again part by part."""
+"""Diagnose a non-finite step: find the rows and the first non-finite tensor by re-running it in parts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from anyformer.training.step import StepResult, TrainingEngine
 
 
 def find_culprit(engine: TrainingEngine, step_result: StepResult, micros: list[Batch]) -> tuple[list[int], str]:
-    """The rows that are to blame, where they can be told apart, and what is not finite."""
-    if engine.parallel.shards:  # a pass needs all processes, and only one of them may have met the number
+    """The rows at fault, if they can be told apart, and the name of what is not finite."""
+    if engine.parallel.shards:  # a re-run needs all processes, and only one of them may have seen the non-finite value
         rows = [row for batch in micros for row in bad_inputs(batch.inputs, batch)]
         return rows, "the input" if rows else "the loss"
     for name, parameter in engine.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return [], f"the weight {name}"
-    spoilt = bad_gradient(engine.model)  # where the step was stopped, its gradients are still there
+    spoilt = bad_gradient(engine.model)  # an aborted step keeps its gradients
     engine.model.train()
     for number, running in enumerate(engine.phases):
         named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
@@ -34,7 +34,7 @@ def find_culprit(engine: TrainingEngine, step_result: StepResult, micros: list[B
             if not bool(torch.isfinite(loss)):
                 if rows := bad_inputs(batch.inputs, batch):
                     return rows, "the input"
-                # The losses of several phases are of the batch as a whole.
+                # With several phases, losses are defined for the whole batch only.
                 alone = [] if running.phase.name else bad_rows(engine.objective, engine.model, batch.to(engine.device))
                 return alone, named
             loss.backward(inputs=running.leaves)
@@ -59,7 +59,7 @@ def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:
 
 
 def bad_inputs(value: Any, batch: Batch) -> list[int]:
-    """The rows with a number that no data may hold; nan is what a missing cell of a table looks like."""
+    """The rows with a non-finite input; nan is allowed in tables, where it encodes a missing cell."""
     if isinstance(value, tuple):
         return sorted({row for part in value for row in bad_inputs(part, batch)})
     if not isinstance(value, Tensor) or not value.is_floating_point():

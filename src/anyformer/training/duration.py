@@ -1,8 +1,8 @@
-"""How many steps a run has, and how they are kept within its minutes.
+"""The number of steps of a run, and how it is kept within the time budget.
 
-The number of steps is planned before the first one and corrected while the clock shows another pace than the trial
-did: a neighbour came or went. Every correction is written down before the step that it changes, so that an lr is a
-pure function of the step and of what is written, and a resumed run repeats what was decided.
+The number of steps is planned before the first one and corrected when the measured throughput differs from the trial's
+(another job on the machine started or ended). Every correction is saved before the step that it affects, so that the lr
+is a pure function of the step and the saved plan, and a resumed run repeats the same decisions.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from typing import Any
 from anyformer.training.schedule import Schedule
 
 PLAN_FILE = "plan.json"
-TOLERANCE = 0.02  # share of the time by which the expected end may miss it before the plan is corrected
-WINDOW = 0.05  # share of the time over which the pace of steps is averaged
-FINAL = 0.25  # share of the time that the final evaluation may claim at most; rows beyond it are not evaluated
-CLOSING = 0.04  # share of the time for what follows it: baselines and the report
-LEARNING = 0.08  # share that these may have at most, where a strong baseline has many rows to learn from
-CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
-USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
-GRACE = 0.03  # share of the time that the final evaluation may always take, also where the steps ended late
-MARGIN = 1.2  # times the seconds that evaluating is expected to take, before rows are left out
-LEAST_ROWS = 64  # rows that a final evaluation takes however little time is left
+TOLERANCE = 0.02  # fraction of the budget by which the expected end may miss it before the plan is corrected
+WINDOW = 0.05  # fraction of the budget over which throughput is averaged
+FINAL = 0.25  # most of the budget that the final evaluation may use; rows beyond it are not evaluated
+CLOSING = 0.04  # fraction of the budget for baselines and the report
+LEARNING = 0.08  # most of the budget for these, where a strong baseline is trained on many rows
+CLOSING_SECONDS = 1.5  # fixed cost of these in seconds: imports, the report, process exit
+USED_UP = 0.75  # restart the schedule if less than this share of what should be left of it is left
+GRACE = 0.03  # fraction of the budget that the final evaluation may always use, even if the steps ended late
+MARGIN = 1.2  # safety factor on the expected evaluation time before rows are left out
+LEAST_ROWS = 64  # rows that the final evaluation always takes
 
 
-Sizes = Sequence[tuple[int, float]]  # from which step on how large steps are, in full batches
+Sizes = Sequence[tuple[int, float]]  # (first step, step size as a fraction of the full batch)
 WHOLE: Sizes = [(0, 1.0)]
 
 
 @dataclass(frozen=True)
 class Correction:
-    """From the step after `step` on, the run has `steps` steps in all."""
+    """After `step` steps, the total number of steps becomes `steps`."""
 
     step: int
     steps: int
-    seconds: float = 0.0  # of the run when it was made, for people
-    place: float | None = None  # where it goes on, on a new schedule of `steps` steps; None: on the one it has
+    seconds: float = 0.0  # elapsed when it was made
+    place: float | None = None  # position on a new schedule of `steps` steps; None: keep the current schedule
 
 
 @dataclass
 class Plan:
-    """The number of steps, and where on its schedule each of them stands.
+    """The number of steps, and the position of each on the lr schedule.
 
-    A correction bends the way through the schedule and leaves no jump: what is left of the schedule is spread evenly
-    over the steps that are left. Only where far too much of it has been used up, because far too few steps were
-    planned, a correction begins a new schedule, at the place that the clock says.
+    A correction stretches the rest of the schedule evenly over the remaining steps, so the lr does not jump. Only if
+    far too few steps were planned, so that far too much of the schedule is used up, does a correction start a new
+    schedule, at the position given by the elapsed time.
 
     >>> plan = Plan(100)
     >>> plan.correct(Correction(50, 150))
@@ -62,22 +62,22 @@ class Plan:
 
     @classmethod
     def of(cls, steps: int, facts: Mapping[str, Any]) -> Plan:
-        """The plan of a run of `steps` steps, with the corrections that its plan.json holds."""
+        """The plan of a run of `steps` steps, with the corrections in its plan.json."""
         return cls(steps, [Correction(**one) for one in facts.get("corrections") or ()])
 
     def correct(self, correction: Correction) -> None:
         self.corrections.append(correction)
 
     def total(self, step: int) -> int:
-        """The steps of the whole run, as known when `step` of them are done."""
+        """The total number of steps, as planned when `step` of them are done."""
         return next((c.steps for c in reversed(self.corrections) if c.step <= step), self.steps)
 
     def place(self, step: int) -> float:
-        """Where this step stands on its schedule; the step itself where nothing was corrected."""
+        """Position of this step on its schedule; the step itself if there were no corrections."""
         return self.position(step)[0]
 
     def position(self, step: int) -> tuple[float, int]:
-        """Where this step stands on a schedule, and how many steps that schedule has."""
+        """Position of this step on its schedule, and the length of that schedule."""
         since, at, total, length = 0, 0.0, self.steps, self.steps
         for correction in self.corrections:
             if correction.step > step:
@@ -89,7 +89,7 @@ class Plan:
         return at + (step - since) * ((length - at) / max(1, total - since)), length
 
     def factor(self, schedule: Schedule, step: int) -> float:
-        """The share of the full learning rate at a step."""
+        """The lr factor at a step."""
         return schedule.factor(*self.position(step)) if self.corrections else schedule.factor(step, self.steps)
 
 
@@ -109,19 +109,19 @@ class RunClock:
 
 
 class Throughput:
-    """How long steps and evaluations take in this process, as the clock showed lately."""
+    """Recent durations of steps and evaluations in this process."""
 
     def __init__(self, window: float) -> None:
         self.window = window
-        self.steps, self.seconds = 0.0, 0.0  # lately: earlier ones weigh less and less
+        self.steps, self.seconds = 0.0, 0.0  # exponentially decayed sums
         self.observed = 0.0
         self.calls = 0
-        self.pauses: deque[float] = deque(maxlen=3)  # an evaluation and the saves up to the next one
-        self.row: float | None = None  # seconds of evaluating one row
-        self.decoding: float | None = None  # seconds of writing the texts of the final evaluation
+        self.pauses: deque[float] = deque(maxlen=3)  # seconds of each evaluation with its saves
+        self.row: float | None = None  # seconds to evaluate one row
+        self.decoding: float | None = None  # seconds to generate the texts of the final evaluation
 
     def stepped(self, count: float, seconds: float) -> None:
-        """So many full steps took so many seconds; the first ones, which also fill caches, are forgotten soon."""
+        """Record that `count` full steps took `seconds`; the first call, which includes warm-up, is discarded."""
         self.calls += 1
         if self.calls == 2:
             self.steps, self.seconds, self.observed = 0.0, 0.0, 0.0
@@ -140,7 +140,7 @@ class Throughput:
 
     @property
     def step(self) -> float | None:
-        """Seconds of a step with a full batch."""
+        """Seconds per step with a full batch."""
         return self.seconds / self.steps if self.steps else None
 
 
@@ -149,12 +149,12 @@ def mean(values: deque[float]) -> float | None:
 
 
 def size_at(sizes: Sizes, step: int) -> float:
-    """How large a step is, in full batches."""
+    """Size of a step as a fraction of the full batch."""
     return next(size for first, size in reversed(sizes) if first <= step)
 
 
 def steps_in_time(seconds: float, whole: float, pause: float, sizes: Sizes) -> int:
-    """How many steps take so many seconds, from step 0 on: a full one takes `whole`, and `pause` comes with each.
+    """How many steps from step 0 fit into `seconds`: a full one takes `whole`, plus `pause` per step.
 
     >>> steps_in_time(10.0, 1.0, 0.0, WHOLE), steps_in_time(10.0, 1.0, 0.0, [(0, 0.25), (8, 0.5), (12, 1.0)])
     (10, 18)
@@ -172,20 +172,20 @@ def steps_in_time(seconds: float, whole: float, pause: float, sizes: Sizes) -> i
 
 @dataclass(frozen=True)
 class Budget:
-    """The time that a run may take, and what the trial before its first step said about it, in seconds."""
+    """A run's time budget and the durations measured by the trial before its first step, in seconds."""
 
     seconds: float
     step: float
-    evaluation: float  # one of those between steps
-    row: float  # evaluating one row
-    rows: int  # of the evaluation after the last step
-    decoding: float = 0.0  # writing texts for it
-    most: int | None = None  # steps that are enough, however much time is left
-    learning: float = 0.0  # the strong baseline on all training rows
+    evaluation: float  # one evaluation during training
+    row: float  # to evaluate one row
+    rows: int  # of the final evaluation
+    decoding: float = 0.0  # to generate its texts
+    most: int | None = None  # upper limit on steps, even if time is left
+    learning: float = 0.0  # to train the strong baseline on all training rows
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Budget | None:
-        """The budget in a run's plan.json, where it has one."""
+        """The budget in a run's plan.json, if any."""
         found = facts.get("budget")
         return None if found is None else cls(**found)
 
@@ -194,20 +194,20 @@ class Budget:
 
     @property
     def closing(self) -> float:
-        """Seconds set aside for baselines and the report."""
+        """Seconds reserved for baselines and the report."""
         return CLOSING_SECONDS + min(max(CLOSING * self.seconds, self.learning), LEARNING * self.seconds)
 
     def slowdown(self, pace: Throughput) -> float:
-        """How many times as long as in the trial a step takes now; other work is taken to be as much slower."""
+        """Current step time relative to the trial; other work is assumed to have slowed down equally."""
         return 1.0 if pace.step is None else pace.step / max(1e-9, self.step)
 
     def corrected(
         self, plan: Plan, done: int, elapsed: float, pace: Throughput, every: int, sizes: Sizes = WHOLE
     ) -> Correction | None:
-        """The correction that the clock asks for when `done` steps are done; None where the plan is good enough.
+        """The correction needed after `done` steps; None if the plan still fits the budget.
 
-        `every` is the number of steps from one evaluation to the next, and `sizes` how large steps are. Where all
-        planned steps are done, and there is time for more, the plan grows, however little is known of the pace.
+        `every` is the number of steps between evaluations, `sizes` the step sizes. If all planned steps are done and
+        time is left, the plan grows, however uncertain the throughput.
         """
         total, slack = plan.total(done), TOLERANCE * self.seconds
         if elapsed >= self.seconds:
@@ -233,10 +233,10 @@ class Budget:
         return Correction(done, fit, round(elapsed, 1), place=due * fit if used_up else None)
 
     def rows_in_time(self, elapsed: float, rows: int, row: float, after: float = 0.0) -> int:
-        """How many of `rows` rows can be evaluated before the time is up, at `row` seconds each and with `after`
-        seconds of evaluation still to come."""
+        """How many of `rows` rows can be evaluated within the budget, at `row` seconds each and with `after` seconds
+        of later evaluation still to come."""
         left = max(self.seconds - elapsed - self.closing, GRACE * self.seconds)
         needed = MARGIN * (rows * row + after)
-        # Where it is not enough, what comes later gets more of it: the pace may fall, and test rows count most.
+        # If time is short, later evaluation gets a larger share: throughput may drop, and test rows matter most.
         share = 1.0 if needed <= left else left / (needed + MARGIN * after)
         return min(rows, max(LEAST_ROWS, int(rows * share)))

@@ -1,4 +1,4 @@
-"""After the last step: the mean of checkpoints where asked, the final evaluation, baselines and the report."""
+"""After the last step: checkpoint averaging if requested, the final evaluation, baselines and the report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ADAPTER_FOLDER = "adapter"
 
 
 def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
-    """Evaluate the best weights on all validation and test rows, beside the baselines; write it all down."""
+    """Evaluate the best weights and the baselines on all validation and test rows, and save the results."""
     folder, data, config = session.folder, session.data, session.config
     task = session.task
     metric = session.standing.metric
@@ -70,7 +70,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
             left_out.append(f"{rows:,} of {len(side):,} {name} rows were evaluated: the time of the run was up")
         else:
             session.log(f"evaluate {name}: {rows:,} rows")
-        # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
+        # Texts are generated for one split only: the test rows or, without any, the validation rows.
         last = name == list(sides)[-1]
         began = time.perf_counter()
         answers = evaluator(session.model, side, most=rows, decode=last)
@@ -115,7 +115,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     faults.point("scored")
     try:
         write_report(folder.path, answers, evaluation)
-    except Exception as error:  # the figures stand; `resume` draws it again
+    except Exception as error:  # the results are saved; `resume` writes the report again
         folder.event("report failed", error=short_error(error))
         session.log(f"report   not written ({short_error(error)}); try again: anyformer resume {folder.path}")
     faults.point("finished")
@@ -123,7 +123,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
 
 
 def look_inside(session: Session, side: Examples) -> dict[str, Any] | None:
-    """A map of attention for the report, from one row; what cannot be drawn is left out."""
+    """An attention map of one row for the report; None if it cannot be drawn."""
     from anyformer.inspection.inside_facts import inside_facts
 
     try:
@@ -136,7 +136,7 @@ def look_inside(session: Session, side: Examples) -> dict[str, Any] | None:
 
 
 def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int:
-    """Rows of one side that are evaluated: all, or as many as the run's time allows. What was decided once stands."""
+    """Number of rows of one split to evaluate within the time budget; a saved decision is reused on resume."""
     most = session.task.max_eval_rows
     counts = {one: min(len(side), most or len(side)) for one, side in sides.items()}
     budget, folder, pace = session.planner.budget, session.folder, session.planner.pace
@@ -149,7 +149,7 @@ def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int
     row = budget.row if pace.row is None else pace.row
     decoding = budget.decoding if pace.decoding is None else pace.decoding
     seconds = {one: count * row for one, count in counts.items()}
-    seconds[list(sides)[-1]] += decoding  # texts are written for the last side
+    seconds[list(sides)[-1]] += decoding  # texts are generated for the last split
     later = sum(value for one, value in seconds.items() if list(sides).index(one) > list(sides).index(name))
     rows = budget.rows_in_time(session.clock.elapsed(), counts[name], seconds[name] / counts[name], later)
     folder.write_json(PLAN_FILE, plan | {"evaluated": decided | {name: rows}})
@@ -157,7 +157,7 @@ def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int
 
 
 def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
-    """Put the best weights of the run into the model: those of one step, or the mean of the last checkpoints."""
+    """Load the best weights into the model: one checkpoint's, or the mean of the last ones; returns their name."""
     folder, settings, task = session.folder, session.config.training, session.task
     best = folder.best()
     put(session.model, read_weights(best, session.device))
@@ -187,7 +187,7 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
 
 
 def save_adapter(session: Session) -> None:
-    """Write what LoRA learned as a folder of its own: of the best checkpoint, whose weights have it merged."""
+    """Write the LoRA adapter of the best checkpoint as a separate folder; the checkpoint's weights have it merged."""
     folder, lora = session.folder, session.config.training.lora
     path = folder.path / ADAPTER_FOLDER
     if lora is None or store.verified(path):
@@ -209,7 +209,7 @@ def save_adapter(session: Session) -> None:
 
 
 def find_baselines(session: Session, answers: Answers, *, strong: bool) -> dict[str, Any]:
-    """The baselines on the same rows, within the time of the run; one that fails is reported, not fatal."""
+    """The baselines on the same rows, within the time budget; one that fails is reported, not fatal."""
     began = time.perf_counter()
     seconds = seconds_for_baseline(session)
     try:
@@ -225,8 +225,8 @@ def find_baselines(session: Session, answers: Answers, *, strong: bool) -> dict[
 
 
 def evaluate_compared(session: Session, evaluator: Evaluator, answers: Answers) -> dict[str, Any]:
-    """Models that the objective names, such as the teacher of a student, on the rows of `answers`; none once the time
-    of the run is up."""
+    """Evaluate models that the objective names, such as a student's teacher, on the rows of `answers`; none once the
+    time budget is used up."""
     found: dict[str, Any] = {}
     left = seconds_for_baseline(session)
     if answers.examples is None or (left is not None and left <= 0):
@@ -239,7 +239,7 @@ def evaluate_compared(session: Session, evaluator: Evaluator, answers: Answers) 
 
 
 def seconds_for_baseline(session: Session) -> float | None:
-    """What is left of the run's time for a learner, if a machine as quick as in the trial had it; None: no limit."""
+    """Time left for the strong baseline, in seconds at the trial's speed; None: no limit."""
     if session.planner.budget is None:
         return None
     left = session.planner.budget.seconds - session.clock.elapsed() - CLOSING_SECONDS
@@ -247,5 +247,5 @@ def seconds_for_baseline(session: Session) -> float | None:
 
 
 def rewrite_report(folder: RunFolder) -> Any:
-    """The report again, from what the folder holds."""
+    """Write the report again from the run folder."""
     return write_report(folder.path)

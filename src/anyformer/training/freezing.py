@@ -1,4 +1,4 @@
-"""Which parameters learn: all but those frozen by their paths, or more and more of them as the run goes on."""
+"""Which parameters are trained: all but those frozen by path, or progressively more as the run proceeds."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ WHERE = "training.freeze"
 
 
 class Unfreeze(Spec, slot=True):
-    """`trained_layers(passes, count)`: how many of the last layers learn, as a pure function of how far the run is."""
+    """`trained_layers(passes, count)`: how many of the last layers are trained, as a pure function of progress."""
 
     def trained_layers(self, passes: float, count: int) -> int:
-        """Layers that learn, the head first, of `count`, after so many passes over the data."""
+        """How many of `count` layers are trained, counted from the head, after that many epochs."""
         raise NotImplementedError
 
 
 class Gradual(Unfreeze):
-    """The last layer first, and one more below it after every `epochs` passes over the data (1801.06146, ULMFiT).
+    """Unfreeze the last layer first, then one more below it every `epochs` epochs (1801.06146, ULMFiT).
 
     >>> [Gradual().trained_layers(passes, count=4) for passes in (0.0, 0.9, 1.0, 2.5, 9.0)]
     [1, 1, 2, 3, 4]
     """
 
     epochs: float = 1.0
-    """Passes over the data after which one more layer learns."""
+    """Epochs after which one more layer is trained."""
 
     def check(self) -> None:
         if not self.epochs > 0:
             raise UserError(f"epochs {self.epochs} is not positive", where="training.unfreeze.epochs", fix="use 1")
 
     def trained_layers(self, passes: float, count: int) -> int:
-        return min(count, 1 + int(passes / self.epochs + 1e-9))  # a whole pass may come out a rounding below 1
+        return min(count, 1 + int(passes / self.epochs + 1e-9))  # a whole epoch may round to just below 1
 
 
 def prefixes(name: str) -> Iterator[str]:
-    """A parameter's path and those of all modules that it is in.
+    """A parameter's path and the paths of all modules that contain it.
 
     >>> list(prefixes("stack.final.weight"))
     ['stack', 'stack.final', 'stack.final.weight']
@@ -51,12 +51,12 @@ def prefixes(name: str) -> Iterator[str]:
 
 
 def is_inside(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a path, or a module above it, fits one of the patterns; `*` stands for anything, dots included."""
+    """Whether a path, or a module above it, matches one of the patterns; `*` matches anything, dots included."""
     return any(fnmatchcase(path, pattern) for path in prefixes(name) for pattern in patterns)
 
 
 def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
-    """Let the parameters at these paths learn nothing: they get no gradient, and no optimizer knows of them."""
+    """Freeze the parameters at these paths: no gradients and no optimizer state."""
     if patterns is None:
         return
     names = [name for name, _ in model.named_parameters()]
@@ -70,7 +70,7 @@ def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
 
 
 def check_pattern(pattern: str, names: Sequence[str], where: str, what: str = "the network has no") -> None:
-    """Refuse a path that none of some parameters has; `what` is wrong then, in words."""
+    """Reject a pattern that matches no parameter; `what` begins the error message."""
     if not any(is_inside(name, [pattern]) for name in names):
         paths = list(dict.fromkeys(path for name in names for path in prefixes(name)))
         near = nearest(pattern, paths)
@@ -83,7 +83,7 @@ def check_pattern(pattern: str, names: Sequence[str], where: str, what: str = "t
 
 
 def train_last(model: nn.Module, layers: Sequence[Layer], count: int) -> bool:
-    """Let only the last `count` of these layers learn; whether that is another set than before."""
+    """Train only the last `count` of these layers; returns whether the set changed."""
     parameters, changed = dict(model.named_parameters()), False
     for number, layer in enumerate(layers):
         wanted = number >= len(layers) - count

@@ -1,4 +1,4 @@
-"""The layers of a network from its input to its head: what learning rates and unfreezing go by (1801.06146)."""
+"""The layers of a network from input to head, for layer-wise learning rates and gradual unfreezing (1801.06146)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 EMBED, HEAD = "embed", "head"
-STREAM = re.compile(r"^(first|second)\.")  # two networks side by side: their layers of one number are one layer
+STREAM = re.compile(r"^(first|second)\.")  # two networks side by side: layers of the same number count as one
 BLOCK = re.compile(r"^(.*\bblocks\.\d+)\.")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Parameters that are equally far from the head, by their names."""
+    """Parameters at the same distance from the head, by name."""
 
     name: str  # the path of a block, "embed" or "head"
     parameters: tuple[str, ...]
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
-    """The layers of a network in the order of its computation: embedding, blocks, head; every parameter is in one.
+    """The layers of a network in forward order: embedding, blocks, head; every parameter is in exactly one.
 
     Of an encoder-decoder all blocks of the encoder come first.
     """
@@ -46,7 +46,7 @@ def block_of(name: str) -> str | None:
 
 
 def layer_name(name: str, blocks: Sequence[str]) -> str:
-    """The layer of a parameter; what stands beside the blocks of a stack goes with the nearest of them."""
+    """The layer of a parameter; parameters of a stack outside its blocks belong to the nearest block."""
     block, parts = block_of(name), name.split(".")
     if block is not None:
         return block
@@ -56,13 +56,13 @@ def layer_name(name: str, blocks: Sequence[str]) -> str:
     while "." in holder and HEAD not in parts:
         holder = holder.rpartition(".")[0]
         beside = [block for block in blocks if block.startswith(f"{holder}.")]
-        if beside:  # what follows the blocks goes with the last, all else with the first that may use it
+        if beside:  # what follows the blocks belongs to the last, everything else to the first that may use it
             return beside[-1 if {"final", "merge"} & set(parts) else 0]
     return HEAD
 
 
 def layer_factors(model: nn.Module, share: float) -> dict[str, float]:
-    """Name of a parameter to the factor on its learning rate: 1 in the last layer, `share` of the next one's below."""
+    """lr factor by parameter name: 1 in the last layer, multiplied by `share` for each layer below."""
     layers = layers_of(model)
     return {
         name: share ** (len(layers) - 1 - number) for number, layer in enumerate(layers) for name in layer.parameters
@@ -71,7 +71,7 @@ def layer_factors(model: nn.Module, share: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class LayerRate:
-    """A line of the table that is printed before the first step."""
+    """A line of the learning-rate table that is logged before the first step."""
 
     layer: str
     lr: tuple[float, ...]  # full learning rates: several where one layer has matrices for Muon and others for AdamW

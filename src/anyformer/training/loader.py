@@ -1,4 +1,4 @@
-"""Batches for a range of steps, made in this process or in workers. A step's batches depend on its number alone."""
+"""Batches for a range of steps, made in this process or in workers. A step's batches depend on its number only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from anyformer.data.order import Order
 from anyformer.objectives import Batch, Objective
 from anyformer.parent_death import end_with_parent
 
-DEPTH = 3  # steps whose batches wait on the device
-PATIENCE = 5.0  # seconds to wait for a thread that ends
+DEPTH = 3  # steps prefetched to the device
+PATIENCE = 5.0  # seconds to wait for the thread to end
 
 
 def seed_of(*numbers: int) -> int:
@@ -39,10 +39,10 @@ def seed_of(*numbers: int) -> int:
 
 @dataclass
 class Steps(Dataset[list[Batch]]):
-    """Item n is what step n trains on: its micro-batches, augmented, blended and weighed.
+    """Item n is the list of micro-batches of step n, augmented, mixed and weighted.
 
-    Of several processes each takes a run of the micro-batches that one process would take; their numbers, from which
-    randomness follows, stay the same. All get as many: where there are not enough, the last get one row as a filler.
+    With several processes each takes a consecutive part of the micro-batches that a single process would take, with the
+    same numbers, which seed the randomness. All get equally many: the last ones are padded with one-row fillers.
     """
 
     examples: Examples
@@ -65,14 +65,14 @@ class Steps(Dataset[list[Batch]]):
         return mine + fillers
 
     def prepare(self, step: int, number: int, rows: np.ndarray, draw: Draw) -> Batch:
-        """One micro-batch; `number` is its place in the whole step."""
+        """One micro-batch; `number` is its index in the whole step."""
         generator = torch.Generator().manual_seed(seed_of(self.order.seed, step, number))
         asked = self.objective.corrupt(self.examples.batch(rows, draw), draw, self.examples)
         made = self.objective.prepare(asked, generator)
         return replace(made, weight=self.objective.weight(made))
 
     def rows(self, step: int) -> Tensor:
-        """The rows of a step in all processes."""
+        """The rows of a step, of all processes together."""
         return torch.from_numpy(self.order.at(step)[0])
 
     def __len__(self) -> int:
@@ -83,9 +83,9 @@ class Steps(Dataset[list[Batch]]):
 def stream(
     steps: Steps, start: int, stop: int, *, workers: int, device: torch.device
 ) -> Iterator[Iterator[list[Batch]]]:
-    """The batches of steps start to stop - 1, in order, while the `with` block runs; for a GPU made and copied ahead.
+    """Yield the batches of steps start to stop - 1, in order; for a GPU they are prefetched in a thread.
 
-    Workers start here and now, before others start threads.
+    Workers are forked immediately, before other threads exist.
     """
     batches = make_batches(steps, start, stop, workers)
     if device.type != "cuda":
@@ -99,7 +99,7 @@ def stream(
 
 
 def make_batches(steps: Steps, start: int, stop: int, workers: int) -> Iterator[list[Batch]]:
-    """The batches of steps start to stop - 1, made when they are asked for or by workers."""
+    """The batches of steps start to stop - 1, made on demand or by workers."""
     if workers == 0 or start == stop:
         return (steps[step] for step in range(start, stop))
     loader: DataLoader[list[Batch]] = DataLoader(
@@ -108,37 +108,37 @@ def make_batches(steps: Steps, start: int, stop: int, workers: int) -> Iterator[
         sampler=range(start, stop),
         num_workers=workers,
         prefetch_factor=4,
-        # Its own generator: the default one would be moved on by making a loader.
+        # Its own generator: creating a loader would advance the default one.
         generator=torch.Generator().manual_seed(0),
         multiprocessing_context=multiprocessing.get_context("fork"),
         worker_init_fn=partial(begin_worker, os.getpid()),
     )
-    # Ctrl-C and a batch system's SIGTERM reach the whole group; a worker that died of it would fail the step that the
-    # training process wants to finish and save. Workers inherit the mask and never hear them; they end by themselves
-    # when that process is gone.
+    # Ctrl-C and a batch system's SIGTERM reach the whole process group; a worker killed by them would fail the step
+    # that the training process wants to finish and save. Workers inherit the blocked mask, and exit by themselves when
+    # that process is gone.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     on_death = signal.getsignal(signal.SIGCHLD)
     try:
         return iter(loader)
     finally:
-        # torch has set a handler that raises wherever this process happens to be when a worker dies: in the middle of
-        # a checkpoint, or of saying that the worker died. Without it the next fetch finds out, within five seconds.
+        # torch's SIGCHLD handler raises wherever this process happens to be when a worker dies: in the middle of a
+        # checkpoint, or of reporting the death. Without it the next fetch notices within five seconds.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, on_death)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin_worker(parent: int, worker: int) -> None:
-    """Workers do not compete with training for the cores, and do not outlive it."""
+    """Initialise a worker: one thread, so as not to compete with training, and exit with the parent."""
     end_with_parent(parent)
     torch.set_num_threads(1)
 
 
 class Prefetcher(Iterator[list[Batch]]):
-    """Batches that a thread takes from an iterator, and copies to the device, a few steps ahead of whoever asks.
+    """Takes batches from an iterator in a thread, and copies them to the device a few steps ahead.
 
-    A step then takes as long as the slower of its data and its arithmetic, not as long as both. The order is the
-    iterator's own. An error of the thread is raised by the `next` that would have brought the batch it failed at.
+    Data loading and compute then overlap. The order is the iterator's. An error in the thread is raised by the `next`
+    call that would have returned the failed batch.
     """
 
     def __init__(self, batches: Iterator[list[Batch]], device: torch.device, depth: int = DEPTH) -> None:
@@ -152,18 +152,18 @@ class Prefetcher(Iterator[list[Batch]]):
     def __next__(self) -> list[Batch]:
         found = self.made.get()
         if found.error is not None:
-            self.made.put(found)  # whoever asks again hears it again
+            self.made.put(found)  # every further call raises it again
             raise found.error
         if found.copied is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(found.copied)
-            # The memory was taken on the stream of the copies, which must not give it to another batch too early.
+            # The memory belongs to the copy stream, which must not reuse it for another batch too early.
             for batch in found.batches:
                 batch.map(lambda tensor: mark_used(tensor, current))
         return found.batches
 
     def run(self) -> None:
-        """What the thread does: fetch until there is nothing more, an error, or nobody who asks."""
+        """Thread body: fetch until the iterator ends, an error occurs, or it is closed."""
         try:
             for batches in self.batches:
                 if not self.offer(self.copy(batches)):
@@ -173,7 +173,7 @@ class Prefetcher(Iterator[list[Batch]]):
             self.offer(Fetched(error=error))
 
     def copy(self, batches: list[Batch]) -> Fetched:
-        """The batches on the device; the copies are under way on a stream of their own."""
+        """Start copying the batches to the device on a separate stream."""
         if self.copies is None:
             return Fetched(batches)
         with torch.cuda.stream(self.copies):
@@ -181,7 +181,7 @@ class Prefetcher(Iterator[list[Batch]]):
             return Fetched(there, self.copies.record_event())
 
     def offer(self, found: Fetched) -> bool:
-        """Put something where it is asked for, as soon as there is room; False once nobody asks any more."""
+        """Queue a result as soon as there is room; False once closed."""
         while not self.closed.is_set():
             with suppress(queue.Full):
                 self.made.put(found, timeout=0.1)
@@ -189,21 +189,21 @@ class Prefetcher(Iterator[list[Batch]]):
         return False
 
     def close(self) -> None:
-        """End the thread; one that is in the middle of a fetch ends after it, and is not waited for too long."""
+        """Stop the thread; one in the middle of a fetch stops after it, and is waited for at most PATIENCE seconds."""
         self.closed.set()
         self.thread.join(PATIENCE)
 
 
 @dataclass
 class Fetched:
-    """What a prefetching thread hands over: the batches of a step, or why there are none."""
+    """A prefetched step: its batches, or the error instead."""
 
     batches: list[Batch] = field(default_factory=list)
-    copied: torch.cuda.Event | None = None  # happens on the device when they are there
+    copied: torch.cuda.Event | None = None  # recorded once the copies are complete
     error: BaseException | None = None
 
 
 def mark_used(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
-    """Keep the memory of a tensor until a stream is through with what it has been given so far."""
+    """Keep a tensor's memory until a stream has finished its work queued so far."""
     tensor.record_stream(stream)
     return tensor

@@ -1,12 +1,11 @@
-"""LoRA: the trained weights stay as they are, and each linear layer learns a product of two thin matrices beside them.
+"""LoRA: the pretrained weights are frozen, and each linear layer learns a low-rank update.
 
 y = W x + (alpha / rank) B A x with A (rank, in), B (out, rank) (2106.09685). A layer that holds several projections,
-such as queries, keys and values, has an A for each: an adapter can then be written for who keeps them apart, and some
-of them alone may have one (`projections`).
+such as queries, keys and values, has an A for each: an adapter can then be exported to formats that store them
+separately, and `projections` can adapt only some of them.
 
-Where several processes hold a model in parts: under fsdp adapters are cut as all parameters are. Under tensor they are
-whole in every process, each multiplies what it has of the layer by its rows of B or columns of A, and the gradients of
-the processes are added up.
+With several processes: under fsdp adapters are sharded like all parameters. Under tensor they are replicated; each
+process uses the rows of B or columns of A that belong to its part of the layer, and gradients are all-reduced.
 """
 
 from __future__ import annotations
@@ -37,20 +36,21 @@ WHERE = "training.lora"
 
 
 class LoRA(Spec):
-    """Adapters of rank `rank` for linear layers; beside them only `trained` learns. It needs a model to start from."""
+    """Adapters of rank `rank` for linear layers; apart from them only `trained` is trained. Needs a model to start
+    from."""
 
     rank: int = 8
     """Rows of A and columns of B."""
     alpha: float = 16.0
-    """What B A is multiplied by, times `rank`."""
+    """Scale of the update: B A is multiplied by alpha / rank."""
     targets: tuple[str, ...] = ("*.blocks.*",)
-    """Paths of the linear layers, or of modules that they are in; `*` stands for anything."""
+    """Paths of the linear layers, or of modules that contain them; `*` matches anything."""
     projections: tuple[str, ...] | None = None
-    """Which projections of those layers: q, k, v, gate, or the name of a layer that is one, as out; None: all."""
+    """Which projections of those layers: q, k, v, gate, or a layer's own name, such as out; None: all."""
     dropout: float = 0.0
-    """Dropout probability of what A reads."""
+    """Dropout probability of the input of A."""
     trained: tuple[str, ...] | None = None
-    """Paths of modules that learn whole; what starts anew, such as another head, if not given."""
+    """Paths of modules that are trained fully; newly initialised ones, such as a new head, if not given."""
 
     def check(self) -> None:
         check_at_least(WHERE, "rank", self.rank, 1, fix="use 8")
@@ -60,19 +60,19 @@ class LoRA(Spec):
 
 
 class LoRALinear(LinearLayer, Starting):
-    """A linear layer with an adapter beside its weight. `slice_of` says which projection each of its rows is of, -1
-    where that has no adapter."""
+    """A linear layer with an adapter. `slice_of` maps each output row to its adapted projection, -1 for rows without
+    one."""
 
     def __init__(self, base: nn.Linear, slice_of: Tensor, lora: LoRA, generator: torch.Generator) -> None:
         nn.Module.__init__(self)  # nn.Linear's own would make another weight
-        self.plain = type(base)  # what takes its place when the adapter is removed
+        self.plain = type(base)  # the class restored when the adapter is removed
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.scale, self.dropout = lora.alpha / lora.rank, lora.dropout
         self.count, self.rank = int(slice_of.max()) + 1, lora.rank
         self.rows = (slice_of >= 0).nonzero()[:, 0]  # those with an adapter
         self.projections = slice_of[self.rows]
-        # A model whose parts are filled later draws these numbers again, not those of the model's scheme.
+        # A model that is built on meta and filled later draws these values again, not those of the model's init.
         self.starts: dict[str, Start] = {
             "lora_A": partial(draw_down, state=generator.get_state()), "lora_B": constant(0.0)
         }  # fmt: skip
@@ -88,12 +88,12 @@ class LoRALinear(LinearLayer, Starting):
         return add_local(super().forward(input), input, self.adapt)
 
     def adapt(self, input: Tensor) -> Tensor:
-        """What the adapter adds, of those inputs or for those outputs that this process has."""
+        """The adapter's update, for the inputs or outputs that this process holds."""
         a, b = own_part(self.lora_A, self.weight, 1), own_part(self.wide(self.lora_B), self.weight, 0)
         return self.scale * F.linear(F.linear(F.dropout(input, self.dropout, self.training), a), b)
 
     def wide(self, b: Tensor) -> Tensor:
-        """B with zeros for the A's of other projections, (rows, rank) to (out, count * rank)."""
+        """Block-sparse B, zero for the A's of other projections: (rows, rank) to (out, count * rank)."""
         if self.count > 1:  # each row reads the A of its own projection only
             own = cached_table(self.known_own, b.dtype, b.device, lambda: self.own_columns().to(b.dtype))
             b = b.repeat(1, self.count) * own
@@ -107,12 +107,12 @@ class LoRALinear(LinearLayer, Starting):
         return F.one_hot(self.projections, self.count).repeat_interleave(self.rank, 1)
 
     def merged(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """The weight of a plain layer that computes the same."""
+        """The weight with the adapter merged."""
         return weight + spread_like(self.scale * (self.wide(whole(b)) @ whole(a)), weight)
 
 
 def drawn(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """The first values of an A."""
+    """Initial values of an A."""
     return nn.init.kaiming_uniform_(torch.empty(shape), a=math.sqrt(5), generator=generator)
 
 
@@ -122,12 +122,12 @@ def draw_down(p: Tensor, generator: torch.Generator | None, *, state: Tensor) ->
 
 
 def all_rows(b: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Some rows of B (rows, n) as all of them (count, n), with zeros for the others."""
+    """Scatter rows of B (rows, n) into (count, n), zeros elsewhere."""
     return b.new_zeros(count, b.shape[1]).index_copy(0, rows, b)
 
 
 def rows_by_projection(owner: nn.Module, name: str, linear: nn.Linear) -> dict[str, Tensor]:
-    """The rows of each projection that a linear layer holds; a layer that is one has its own name."""
+    """Output rows of each projection in a linear layer; a layer that is a single projection goes by its own name."""
     rows = torch.arange(linear.out_features)
     if isinstance(owner, AttentionModule) and name == "qkv":
         return dict(zip("qkv", QKV.push(rows, owner), strict=True))
@@ -139,7 +139,7 @@ def rows_by_projection(owner: nn.Module, name: str, linear: nn.Linear) -> dict[s
 
 
 def slices_of(owner: nn.Module, name: str, linear: nn.Linear, lora: LoRA) -> Tensor:
-    """Which adapted projection each row of a linear layer belongs to, (out,) from 0 on; -1 where it has no adapter."""
+    """Index of the adapted projection of each output row, (out,) from 0; -1 for rows without an adapter."""
     found = torch.full((linear.out_features,), -1)
     chosen = [rows for projection, rows in rows_by_projection(owner, name, linear).items()
               if lora.projections is None or projection in lora.projections]  # fmt: skip
@@ -149,7 +149,7 @@ def slices_of(owner: nn.Module, name: str, linear: nn.Linear, lora: LoRA) -> Ten
 
 
 def add_adapters(model: nn.Module, lora: LoRA | None, seed: int) -> None:
-    """Freeze the model and put adapters beside its linear layers; the same numbers for the same seed."""
+    """Freeze the model and add adapters to its linear layers; a seed makes their weights repeatable."""
     if lora is None:
         return
     linear = {path: module for path, module in model.named_modules() if is_plain_linear(module)}
@@ -173,7 +173,7 @@ def add_adapters(model: nn.Module, lora: LoRA | None, seed: int) -> None:
 
 
 def check_projections(model: nn.Module, inside: Mapping[str, nn.Linear], lora: LoRA) -> None:
-    """Refuse the name of a projection that no layer of the targets has."""
+    """Reject a projection that no target layer has."""
     there: dict[str, None] = {}
     for path, module in inside.items():
         above, _, name = path.rpartition(".")
@@ -185,7 +185,7 @@ def check_projections(model: nn.Module, inside: Mapping[str, nn.Linear], lora: L
 
 
 def remove_adapters(model: nn.Module) -> None:
-    """Plain linear layers again, with the weights from before; what adapters learned is in the checkpoints."""
+    """Restore plain linear layers with the original weights; the adapters themselves are in the checkpoints."""
     for path, module in adapted_layers(model):
         above, _, name = path.rpartition(".")
         plain = module.plain(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
@@ -200,12 +200,12 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
 
 
 def adapter_names(model: nn.Module) -> list[str]:
-    """The parameters of adapters, by name."""
+    """Names of the adapter parameters."""
     return [f"{path}.{name}" for path, _ in adapted_layers(model) for name in ("lora_A", "lora_B")]
 
 
 def low_rank_adapters(spec: Network, lora: LoRA, held: Mapping[str, Tensor]) -> dict[str, Adapter]:
-    """Adapters by the paths of their layers, from the tensors that a checkpoint holds by name."""
+    """Adapters by layer path, from a checkpoint's adapter tensors."""
     model, found = spec.build(device="meta"), {}
     for name in held:
         path, _, letter = name.rpartition(".lora_")
@@ -221,7 +221,7 @@ def low_rank_adapters(spec: Network, lora: LoRA, held: Mapping[str, Tensor]) -> 
 
 
 def merge(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the plain network that computes what `weights`, adapters included, make this model compute."""
+    """Merge the adapters in `weights` into the weights of the equivalent plain network."""
     plain = dict(weights)
     for path, layer in adapted_layers(model):
         a, b = plain.pop(f"{path}.lora_A"), plain.pop(f"{path}.lora_B")

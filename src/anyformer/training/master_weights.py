@@ -1,8 +1,8 @@
-"""Weights that products read in bf16, with a master copy of each in single precision for the optimizer (1710.03740).
+"""bf16 weights for matmuls, with a float32 master copy of each for the optimizer (1710.03740).
 
-Under autocast alone every step casts each weight down and its gradient up, and the stream between blocks is held in
-single precision, since the table of words is. Layers that only multiply or look up are held in bf16 here: linear
-layers, convolutions and tables. Everything else stays single: the gains of norms, recurrences, filters.
+Under autocast alone every step casts each weight down and its gradient up, and the residual stream is float32, since
+the token embedding is. Here layers that only multiply or look up are held in bf16: linear layers, convolutions and
+embeddings. Everything else stays float32: norms, recurrences, filters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NARROWED = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
 
 
 class MasterWeights:
-    """The parameters of a model that are narrow while it trains. `masters` are what is updated, evaluated and saved."""
+    """The parameters of a model that are bf16 during training. The `masters` are updated, evaluated and saved."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
         self.parameters = list(narrowed_parameters(model))
@@ -26,20 +26,20 @@ class MasterWeights:
         self.place(self.narrow)
 
     def of(self, parameter: nn.Parameter) -> Tensor:
-        """The tensor that holds a parameter's value in full precision."""
+        """A parameter's full-precision tensor: its master copy, or its own data."""
         return self.by_id.get(id(parameter), parameter.data)
 
     def place(self, values: list[Tensor]) -> None:
-        """Let the parameters hold these tensors."""
+        """Make the parameters point to these tensors."""
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.data = value
 
     @torch.no_grad()
     def widen(self) -> None:
-        """Before an update: parameters are their masters, gradients are single."""
+        """Before an update: point parameters to their masters and cast gradients to float32."""
         grads = [p.grad for p in self.parameters]
         for parameter in self.parameters:
-            parameter.grad = None  # a gradient of another type than its parameter is refused
+            parameter.grad = None  # torch rejects a gradient of another dtype than its parameter
         self.place(self.masters)
         wide = [torch.empty_like(m) for m, grad in zip(self.masters, grads, strict=True) if grad is not None]
         torch._foreach_copy_(wide, [grad for grad in grads if grad is not None])
@@ -49,19 +49,19 @@ class MasterWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """After an update, or when a checkpoint was put back: round the masters into the narrow weights."""
+        """After an update or after loading a checkpoint: round the masters into the bf16 weights."""
         for parameter in self.parameters:
             parameter.grad = None
         torch._foreach_copy_(self.narrow, self.masters)
         self.place(self.narrow)
 
     def release(self) -> None:
-        """Leave the model as it was found: in single precision, for good."""
+        """Restore the model's float32 weights; it cannot be trained with these masters afterwards."""
         self.place(self.masters)
 
 
 def narrowed_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Parameters in single precision of layers that only multiply or look up, each once."""
+    """The float32 parameters of layers that only multiply or look up, each once."""
     seen: set[int] = set()
     for module in model.modules():
         if isinstance(module, NARROWED):

@@ -1,4 +1,4 @@
-"""Muon's rule with matrices of one shape taken together: a few batched products in place of many small ones."""
+"""Muon with matrices of the same shape batched: a few batched matmuls instead of many small ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COEFFICIENTS, ROUNDS, EPS = (3.4445, -4.7750, 2.0315), 5, 1e-7
 
 
 class BatchedMuon(torch.optim.Optimizer):
-    """Momentum, made orthogonal, as the update of matrices; the same rule as torch.optim.Muon.
+    """Orthogonalised momentum updates of matrices; the same rule as torch.optim.Muon.
 
     `match_adamw` scales updates to the size of AdamW's, so that its learning rates fit; otherwise tall matrices take
-    larger steps. Nothing here waits for a GPU: `lr` may be a tensor, and where `found_inf` is 1 nothing moves. Of
-    matrices that lie in parts, each is made whole in one process, which tells the others their part of the update.
+    larger steps. Nothing synchronises with the GPU: `lr` may be a tensor, and if `found_inf` is 1 the update is zero.
+    Each sharded matrix is gathered in one process, which sends the others their part of the update.
     """
 
     found_inf: Tensor | None = None
@@ -32,7 +32,7 @@ class BatchedMuon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             shapes: dict[tuple[torch.Size, torch.Size], list[nn.Parameter]] = {}
             for parameter in group["params"]:
@@ -65,9 +65,9 @@ class BatchedMuon(torch.optim.Optimizer):
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Each of the matrices (N,R,C) with its singular values brought near 1, by Newton-Schulz iterations."""
+    """Orthogonalise each matrix of (N,R,C) (singular values near 1) by Newton-Schulz iterations."""
     a, b, c = COEFFICIENTS
-    # The method forgives bf16, which is fast on a GPU; most CPUs have no products in it.
+    # The iteration tolerates bf16, which is fast on a GPU; most CPUs have no bf16 matmul.
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x

@@ -1,4 +1,4 @@
-"""Optimizers: which parameters get which lr and weight decay. The rules themselves are torch's."""
+"""Optimizers: which parameters get which lr and weight decay. The update rules themselves are torch's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Optimizer(Spec, slot=True):
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled decay (1711.05101). Only matrices decay: not tables, norms and biases.
+    """Adam with decoupled weight decay (1711.05101), applied to matrices only, not to embeddings, norms and biases.
 
-    `layer_lr_decay` below 1 gives each layer further from the head that share of the next one's rate, for fine-tuning.
+    `layer_lr_decay` below 1 multiplies the lr by that factor for each layer further from the head, for fine-tuning.
     """
 
     lr: float = 1e-3
@@ -47,14 +47,14 @@ class AdamW(Optimizer):
         return [adamw(self.groups(trained_parameters(model), layer_factors(model, self.layer_lr_decay)), self, model)]
 
     def groups(self, parameters: Iterable[tuple[str, Tensor]], factors: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Parameters that share a learning rate and a decay, as torch wants them."""
+        """torch parameter groups: one per learning rate and weight decay."""
         groups: dict[tuple[bool, float, bool], list[Tensor]] = {}
         for name, parameter in parameters:
             kind = (
                 has_weight_decay(name, parameter),
                 factors[name],
                 is_distributed(parameter),
-            )  # one kernel takes one sort only
+            )  # a fused kernel takes sharded or plain tensors, not both
             groups.setdefault(kind, []).append(parameter)
         return [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
@@ -97,7 +97,7 @@ class Muon(Optimizer):
 
 
 def adamw(groups: list[dict[str, Any]], settings: AdamW, model: nn.Module) -> torch.optim.AdamW:
-    """Torch's AdamW, in one kernel where there is one; on a GPU it can be recorded."""
+    """torch's AdamW, fused where possible; on a GPU capturable in a CUDA graph."""
     on_gpu = all(p.is_cuda for group in groups for p in group["params"])
     return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=is_fusable(model),
                              capturable=on_gpu)  # fmt: skip
@@ -111,17 +111,17 @@ def check_rates(where: str, lr: float, weight_decay: float) -> None:
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and parameters that learn."""
+    """Names and parameters with requires_grad."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
 def has_weight_decay(name: str, parameter: Tensor) -> bool:
-    """Matrices of layers decay; tables of words, positions and categories, vectors and norms do not."""
+    """True for matrices of layers; False for embeddings (tokens, positions, categories), vectors and norms."""
     return parameter.dim() >= 2 and "embed" not in name.split(".")
 
 
 def is_fusable(model: nn.Module) -> bool:
-    """One kernel for the whole update, where the device has one for every parameter."""
+    """Whether torch's fused update supports every parameter."""
     return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in model.parameters())
 
 
@@ -129,7 +129,7 @@ def is_fusable(model: nn.Module) -> bool:
 
 
 def state_tensors(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str]) -> dict[str, Tensor]:
-    """Every tensor an optimizer remembers, by flat names: `opt.exp_avg.stack.blocks.0.mixer.out.weight`."""
+    """All optimizer state tensors by flat name: `opt.exp_avg.stack.blocks.0.mixer.out.weight`."""
     return {
         f"opt.{kind}.{names[id(parameter)]}": value
         for optimizer in optimizers
@@ -140,7 +140,7 @@ def state_tensors(optimizers: list[torch.optim.Optimizer], names: Mapping[int, s
 
 
 def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], saved: Mapping[str, Tensor]) -> None:
-    """Put saved tensors back; what the optimizers do not know of is an error, never dropped."""
+    """Load saved optimizer state; tensors without a parameter are an error, never dropped."""
     left = {name for name in saved if name.startswith("opt.")}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -150,7 +150,7 @@ def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], s
                 state: dict[str, Any] = {}
                 for name, kind in found.items():
                     left.remove(name)
-                    # The step count stays where the fused kernel wants it: beside the parameter.
+                    # The fused kernel needs the step count on the parameter's device.
                     value = saved[name].to(parameter.device)
                     state[kind] = spread_like(value, parameter) if value.shape == parameter.shape else value
                 if state:

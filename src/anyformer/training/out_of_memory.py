@@ -1,4 +1,4 @@
-"""Memory that is not enough: what was tried, and what to try next."""
+"""Out-of-memory errors: what was tried, and what to try next."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from anyformer.errors import NoRoom
 from anyformer.training.settings import Training
 
-FULL = ("out of memory", "not enough memory", "can't allocate memory")  # how torch says it, by device and system
+FULL = ("out of memory", "not enough memory", "can't allocate memory")  # torch's messages, by device and system
 
 
 @contextmanager
 def enough_memory(said: Callable[[], NoRoom]) -> Iterator[None]:
-    """Where memory runs out inside, raise what `said` gives. Any other error is what it is."""
+    """Raise the error made by `said` if memory runs out inside; other errors pass through."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -27,7 +27,7 @@ def enough_memory(said: Callable[[], NoRoom]) -> Iterator[None]:
 
 
 def too_large(training: Training, step: int, rows: int, length: int | None, folder: Path) -> NoRoom:
-    """A step of `rows` rows at once does not fit: three ways down at least."""
+    """The error for a step that does not fit, with at least three ways to use less memory."""
     ways = [f"--set training.micro_batch_size={rows // 2}"] if rows > 1 else []
     if length and length > 8:
         ways.append(f"--set data.tokenizer.max_length={max(8, length // 2)}")
@@ -40,9 +40,9 @@ def too_large(training: Training, step: int, rows: int, length: int | None, fold
 
 
 def lost_worker(error: Exception, folder: Path) -> Exception:
-    """What it means when a process that makes batches is gone; any other error as it is.
+    """The error for a killed data-loading worker; any other error is returned unchanged.
 
-    torch says so itself, unless the worker dies while a tensor of its own is fetched: then the connection breaks.
+    torch reports it itself, unless the worker dies while one of its tensors is fetched: then the connection breaks.
     """
     if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
         return error

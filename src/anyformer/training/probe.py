@@ -1,4 +1,4 @@
-"""Probe: what a training measures inside its own model, again and again on the same rows."""
+"""Probe: internal statistics of the model during training, measured repeatedly on the same rows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ WHERE = "training.probe"
 
 
 class Probe(Spec):
-    """Every `every` steps, the first `rows` validation rows go once through a shadow of the model.
+    """Every `every` steps, the first `rows` validation rows run through a copy of the model.
 
-    What is measured stands in metrics.jsonl beside the loss, as probe/entropy, probe/largest_logit and so on: attention
+    The results are logged to metrics.jsonl beside the loss, as probe/entropy, probe/largest_logit and so on: attention
     entropy, the largest attention logit, the norm of the residual stream, weight on the previous and the first token,
-    and induction. A growing logit or norm is seen long before a loss that is not finite.
+    and induction. A growing logit or norm shows long before the loss becomes non-finite.
     """
 
     every: int = 100
     """Steps from one measurement to the next."""
     rows: int = 4
-    """Rows looked at, always the same."""
+    """Rows measured, always the same."""
     layers: tuple[int, ...] | None = None
     """Layers whose maps are measured, counted from 0; all if not given."""
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the factor on the lr as a pure function of the step, so there is nothing to restore."""
+"""Learning-rate schedules: the lr factor as a pure function of the step, so there is no state to restore."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from anyformer.spec import Spec
 
 
 class Schedule(Spec, slot=True):
-    """`factor(step, total)` for step 0 to total - 1: the share of the full learning rate."""
+    """`factor(step, total)` for step 0 to total - 1: the factor on the full learning rate."""
 
     def factor(self, step: float, total: int) -> float:
-        """The share of the full learning rate at a step; the first step already moves and the last one still does.
+        """The factor on the full learning rate at a step; positive at the first and the last step.
 
-        A corrected plan also asks for places between two steps.
+        A corrected plan also uses fractional steps.
         """
         raise NotImplementedError
 
 
 class WarmedUp(Schedule, slot=True):
-    """Up in a line over the warm-up, then as the part says.
+    """Linear warm-up, then `after`.
 
-    `warmup` is a share of all steps below 1, or a number of steps from 1 on.
+    `warmup` is a fraction of all steps if below 1, else a number of steps.
     """
 
     warmup: float = 0.02
@@ -47,7 +47,7 @@ class WarmedUp(Schedule, slot=True):
 
 
 def progress(step: float, start: int, total: int) -> float:
-    """The middle of this step on the way from start to total, between 0 and 1."""
+    """Progress from start to total at the middle of this step, between 0 and 1."""
     return min(1.0, (step - start + 0.5) / max(1, total - start))
 
 
@@ -63,7 +63,7 @@ class Constant(WarmedUp):
 
 
 class Cosine(WarmedUp):
-    """Down along half a cosine to the share `floor` (1608.03983).
+    """Half a cosine down to the factor `floor` (1608.03983).
 
     >>> round(Cosine(warmup=0).factor(99, 100), 3)
     0.0
@@ -77,7 +77,7 @@ class Cosine(WarmedUp):
 
 
 class Linear(WarmedUp):
-    """Down in a line to the share `floor`.
+    """Linear decay to the factor `floor`.
 
     >>> Linear(warmup=0).factor(49, 99)
     0.5
@@ -91,7 +91,7 @@ class Linear(WarmedUp):
 
 
 class InverseSqrt(WarmedUp):
-    """Down with the square root of the step (1706.03762); `warmup` counts steps there.
+    """Inverse square root of the step (1706.03762); `warmup` is in steps there.
 
     >>> InverseSqrt(warmup=100).factor(399, 1000)
     0.5
@@ -105,7 +105,7 @@ class InverseSqrt(WarmedUp):
 
 
 class WSD(WarmedUp):
-    """Warm-up, stable, decay: the full learning rate, then down in a line over the last share `decay` (2404.06395).
+    """Warm-up, stable, decay: the full learning rate, then linear decay over the last fraction `decay` (2404.06395).
 
     >>> [WSD(warmup=0, decay=0.5).factor(step, 100) for step in (10, 40, 74)]
     [1.0, 1.0, 0.51]
@@ -128,7 +128,8 @@ class WSD(WarmedUp):
 
 
 class Slanted(Schedule):
-    """Slanted triangle: up in a line over the first share `cut` of the steps, then down in a line (1801.06146, ULMFiT).
+    """Slanted triangular: linear warm-up over the first fraction `cut` of the steps, then linear decay (1801.06146,
+    ULMFiT).
 
     >>> [round(0.01 * Slanted().factor(step, 1000), 7) for step in (0, 50, 100, 550, 1000)]
     [0.0003125, 0.0051563, 0.01, 0.0051563, 0.0003125]

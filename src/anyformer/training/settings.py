@@ -1,4 +1,4 @@
-"""Settings of a training, and the whole of a run's settings in one tree."""
+"""Training settings, and the complete settings of a run as one tree."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ ParallelKind = Literal["auto", "ddp", "fsdp", "tensor"]
 
 
 class Training(Spec):
-    """How a model is trained. None and "auto" are decided before the first step, printed and written down.
+    """How a model is trained. None and "auto" are decided before the first step, logged and saved.
 
-    `steps` or `epochs` is its length, `minutes` its time at most. `batch_size` rows make a step, taken
-    `micro_batch_size` at a time. `grad_clip` is the norm that gradients are cut to, None for none. `ema` is the decay
-    of a running mean of the weights, which is then evaluated and saved; `average` n takes the mean of the last n
-    checkpoints at the end. `patience` stops after that many passes over the data, three evaluations at least, in which
-    neither the metric nor the loss of the validation rows got better. `metric` chooses the checkpoint: those within one
-    standard error of the best are a tie, and the loss decides between them.
+    `steps` or `epochs` is its length, `minutes` its time limit. A step takes `batch_size` rows, `micro_batch_size` at a
+    time with gradient accumulation. `grad_clip` is the maximal gradient norm, None for no clipping. `ema` is the decay
+    of a moving average of the weights, which is then evaluated and saved; `average` n takes the mean of the last n
+    checkpoints at the end. `patience` stops after that many epochs, and at least three evaluations, without improvement
+    of the validation metric or loss. `metric` selects the checkpoint: those within one standard error of the best are a
+    tie, and the loss decides between them.
     """
 
     steps: int | None = None
     """Optimizer steps of the run; by `epochs`, `minutes` or the kind of data if not given."""
     epochs: float | None = None
-    """Passes over the training rows, in place of steps."""
+    """Passes over the training rows, instead of steps."""
     minutes: float | None = None
-    """Time of the run at most."""
+    """Time limit of the run in minutes."""
     batch_size: int | None = None
-    """Rows a step, in all processes together; by the kind of data if not given."""
+    """Rows per step, of all processes together; by the kind of data if not given."""
     micro_batch_size: int | None = None
-    """Rows taken at a time, with the same result; the whole batch if not given."""
+    """Rows per forward pass, with gradient accumulation; the whole batch if not given."""
     batch_size_schedule: BatchSchedule | None = None
     """Smaller batches for the first steps; `batch_size` rows in every step if not given."""
     optimizer: Optimizer = field(default_factory=AdamW)
@@ -48,51 +48,51 @@ class Training(Spec):
     schedule: Schedule = field(default_factory=Cosine)
     """The learning rate over the run."""
     freeze: tuple[str, ...] | None = None
-    """Paths of modules that learn nothing, such as embed or stack.blocks.0; `*` is anything; none if not given."""
+    """Paths of frozen modules, such as embed or stack.blocks.0; `*` matches anything; none if not given."""
     unfreeze: Unfreeze | None = None
-    """Layers that learn only later in the run; all from the first step on if not given."""
+    """Gradual unfreezing of layers; all are trained from the first step if not given."""
     lora: LoRA | None = None
-    """Adapters that learn in place of the weights of a model to start from; the weights themselves if not given."""
+    """Train LoRA adapters instead of the weights of the start model; the weights themselves if not given."""
     grad_clip: float | None = 1.0
-    """Norm that gradients are clipped to; None: they are not."""
+    """Maximal gradient norm; None: no clipping."""
     precision: Precision = "auto"
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
     """Whether the model is compiled; auto: where it saves more time than it takes."""
     cuda_graph: Literal["auto"] | bool = "auto"
-    """Whether a step is recorded as one CUDA graph; auto: where launches would take longer than the work."""
+    """Whether a step is captured as one CUDA graph; auto: where kernel launches would take longer than the work."""
     parallel: ParallelKind = "auto"
-    """How several processes share a step: ddp each its rows, fsdp weights too, tensor heads and channels; auto: ddp."""
+    """How processes share a step: ddp splits rows, fsdp also weights, tensor splits heads and channels; auto: ddp."""
     deterministic: bool = False
-    """Whether torch must use deterministic algorithms; what that costs is timed and said."""
+    """Whether torch must use deterministic algorithms; the cost is measured and logged."""
     ema: float | None = None
-    """Decay of a running mean of the weights, which is then evaluated and saved; none if not given."""
+    """Decay of a moving average of the weights, which is then evaluated and saved; none if not given."""
     average: int = 0
     """Number of last checkpoints averaged at the end; 0: none."""
     patience: float | None = None
-    """Passes after which the run stops if neither metric nor loss got better; never if not given."""
+    """Epochs without improvement of metric or loss after which the run stops; never if not given."""
     metric: str | None = None
-    """The metric that chooses the checkpoint and the threshold; the task's own if not given."""
+    """The metric that selects the checkpoint and the threshold; the task's own if not given."""
     threshold: Literal["auto"] | float | None = "auto"
-    """From which probability on the second of two classes, or a label, is answered; auto: by validation; null: 0.5."""
+    """Probability from which the second of two classes, or a label, is predicted; auto: by validation; null: 0.5."""
     class_weights: Literal["none", "balanced"] = "none"
-    """Whether rare classes weigh as much as frequent ones."""
+    """Whether rare classes get the same total weight as frequent ones."""
     save_every: int | None = None
-    """Steps from one checkpoint to the next; with every evaluation if not given."""
+    """Steps between checkpoints; with every evaluation if not given."""
     eval_every: int | None = None
-    """Steps from one evaluation to the next; about 20 in the run if not given."""
+    """Steps between evaluations; about 20 evaluations per run if not given."""
     eval_rows: int | None = 10_000
-    """Rows of an evaluation while training; the final evaluation takes all."""
+    """Rows per evaluation during training; the final evaluation takes all."""
     keep: int = 2
     """Checkpoints kept, beside the best."""
     probe: Probe | None = None
-    """What is measured inside the model every so many steps; nothing if not given."""
+    """Internal statistics of the model measured every few steps; none if not given."""
     workers: int | None = None
-    """Processes that prepare batches; 0: the training process itself; where training would wait if not given."""
+    """Processes that prepare batches; 0: the training process itself; only if training would wait if not given."""
     seed: int = 0
-    """What everything random follows from."""
+    """Seed of all randomness."""
     threads: int | None = None
-    """CPU threads; what is fastest here if not given."""
+    """CPU threads; the fastest number here if not given."""
 
     def check(self) -> None:
         least = {"steps": 1, "batch_size": 1, "micro_batch_size": 1, "average": 0, "save_every": 1,
@@ -126,7 +126,7 @@ class Training(Spec):
                 where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
         if self.lora is not None and self.average > 1:
-            raise UserError("the mean of several adapters has a higher rank", where="training.average",
+            raise UserError("adapters cannot be averaged: their mean has a higher rank", where="training.average",
                             fix="leave it out, or use training.ema")  # fmt: skip
         if self.batch_size is not None and self.batch_size_schedule is not None:
             self.batch_size_schedule.check_batch(self.batch_size)
@@ -135,18 +135,18 @@ class Training(Spec):
 
 
 def batch_stages(settings: Training, steps: int) -> tuple[tuple[int, int], ...]:
-    """From which step on how many rows make a step, in a run of `steps` steps; nothing where all have `batch_size`."""
+    """(first step, rows) of each stage in a run of `steps` steps; empty if every step has `batch_size` rows."""
     schedule = settings.batch_size_schedule
     return () if schedule is None else schedule.stages(settings.batch_size or 1, steps)
 
 
 class Config(Spec):
-    """All that decides a run, beside the files: what `config.yaml` holds."""
+    """Everything that determines a run except the data files: the contents of `config.yaml`."""
 
     task: str
     data: Data
     model: Network
     objective: Objective
     training: Training
-    preset: str = ""  # where the model's sizes came from, for people
+    preset: str = ""  # where the model's sizes came from; informational
     start: str = ""  # the folder whose weights it starts from

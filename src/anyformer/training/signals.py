@@ -1,4 +1,4 @@
-"""Being asked to stop: the first request lets the step end and saves, the second ends at once."""
+"""Stop requests: the first lets the current step finish and saves, the second stops immediately."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from anyformer.errors import INTERRUPTED, TERMINATED
 
 
 class Requests:
-    """While the `with` block runs, Ctrl-C and SIGTERM are noted in `code`, and raised the second time; with `at_once`
-    the first time already, where nothing is left to save."""
+    """Within the `with` block, Ctrl-C and SIGTERM set `code`, and raise the second time; with `at_once`, for when
+    nothing is left to save, they raise the first time."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.code: int | None = None

@@ -1,4 +1,4 @@
-"""One training step, and everything that a step changes: weights, optimizers, running mean, scaler."""
+"""One training step, and all state that it changes: weights, optimizers, EMA weights, loss scaler."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from anyformer.training.update import (
     set_lr,
 )
 
-ADAPTER = "adapter."  # before the names of adapters in a checkpoint's memory
+ADAPTER = "adapter."  # prefix of adapter tensors in a checkpoint's optimizer file
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
 class StepResult:
-    """What a step gave; the tensors are still on their device, so that nothing waits for it."""
+    """The result of a step; tensors stay on their device to avoid a synchronisation."""
 
     step: int  # steps done, this one included
-    loss: Tensor  # mean over the targets of the step; of several phases their sum
-    norm: Tensor  # of the gradients, before clipping
+    loss: Tensor  # mean over the targets of the step; summed over phases
+    norm: Tensor  # gradient norm before clipping
     lr: float
     rows: list[Tensor]
-    losses: dict[str, Tensor] = field(default_factory=dict)  # of each phase, where there are several
-    probe: dict[str, float] = field(default_factory=dict)  # what was measured inside the model after this step
+    losses: dict[str, Tensor] = field(default_factory=dict)  # by phase, if there are several
+    probe: dict[str, float] = field(default_factory=dict)  # the probe's measurements after this step
 
 
 @dataclass
 class RunningPhase:
-    """A phase of the objective with what it trains."""
+    """A phase of the objective with the parameters and optimizers it trains."""
 
     phase: Phase
     parameters: list[nn.Parameter]
     optimizers: list[torch.optim.Optimizer]
     loss: Callable[[nn.Module, Batch], Tensor]  # the phase's own, or compiled
-    leaves: list[nn.Parameter] | None  # where gradients end, so that nets it only passes through get none; None: all
+    leaves: list[nn.Parameter] | None  # `inputs` of backward: networks only passed through get no gradients
 
     @classmethod
     def of(cls, phase: Phase, model: nn.Module, optimizer: Optimizer) -> RunningPhase:
@@ -94,12 +94,12 @@ class TrainingEngine:
         self.names = {id(p): name for name, p in model.named_parameters()}
         if self.device.type == "cuda":
             enable_kernels(model, self.device)
-        use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
+        use_private_cache()  # with the first optimizer torch imports its compiler, which creates its cache folder
         self.phases = [RunningPhase.of(phase, model, settings.optimizer) for phase in objective.phases()]
         self.parameters = [p for running in self.phases for p in running.parameters]
         self.optimizers = [optimizer for running in self.phases for optimizer in running.optimizers]
         self.dtype = DTYPES.get(settings.precision)
-        # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
+        # bf16 weights need float32 master weights; on a CPU autocast is as fast.
         self.alone_on_gpu = (
             self.device.type == "cuda"
             and self.parallel.peers.world.is_alone
@@ -108,18 +108,18 @@ class TrainingEngine:
         )
         self.masters = MasterWeights(model) if self.alone_on_gpu and self.dtype is torch.bfloat16 else None
         self.adapters = frozenset(adapter_names(model))
-        self.adapted = frozenset(f"{path}.weight" for path, _ in adapted_layers(model))  # files hold them merged
+        self.adapted = frozenset(f"{path}.weight" for path, _ in adapted_layers(model))  # merged in files
         self.averaged = [name for name, _ in averaged_parameters(model, objective) if name not in self.adapted]
         self.layers = trained_layers(model)
         single = self.single
         self.mean = None if settings.ema is None else {n: single[n].clone() for n in self.averaged}
-        self.followed = 0  # steps the running mean has taken in
+        self.followed = 0  # steps averaged into the EMA weights
         self.update = self.choose_update()
         self.graph: StepGraph | None = None
         self.has_seen_batch = False
 
     def choose_update(self) -> Update:
-        """How gradients become weights here."""
+        """The update strategy for this precision and device."""
         if self.settings.precision == "fp16":
             return ScaledUpdate(self.parallel, self.settings, self.device)
         if self.device.type != "cuda" or self.parallel.shards or not all(map(can_skip, self.optimizers)):
@@ -129,40 +129,41 @@ class TrainingEngine:
 
     @property
     def single(self) -> dict[str, Tensor]:
-        """Every parameter in full precision, by name; asked anew each time: a model in parts moves them at first."""
+        """Every parameter in full precision, by name; not cached, since FSDP replaces parameters on first use."""
         return {name: self.in_full(p) for name, p in self.model.named_parameters()}
 
     def in_full(self, parameter: nn.Parameter) -> Tensor:
-        """What holds a parameter's value in full precision."""
+        """A parameter's full-precision tensor: its master copy if it has one."""
         return parameter.detach() if self.masters is None else self.masters.of(parameter)
 
     def release(self) -> None:
-        """Leave the model to others, in full precision; no further step can be made."""
+        """Restore full-precision weights; the engine cannot be used for training afterwards."""
         if self.masters is not None:
             self.masters.release()
         self.graph = None
 
     def train_last(self, count: int) -> bool:
-        """Let only the last `count` layers learn from the next step on; whether that is another set than before.
+        """Train only the last `count` layers from the next step on; returns whether the set changed.
 
-        Optimizers pass over parameters without a gradient. A recorded step is recorded anew, a compiled one follows.
+        Optimizers skip parameters without a gradient. A captured step is captured again, a compiled one recompiles.
         """
         if not train_last(self.model, self.layers, count):
             return False
         self.graph, self.has_seen_batch = None, False
-        if isinstance(self.update, KernelUpdate):  # the memory of its pointers serves one recording
+        if isinstance(self.update, KernelUpdate):  # its pointer table is valid for a single CUDA graph capture
             self.update = self.choose_update()
         return True
 
     def compile(self) -> None:
-        """Turn the loss into kernels of its own, whole; the update stays torch's fused one."""
+        """Compile the whole loss computation; the update stays torch's fused one."""
         for running in self.phases:
             running.loss = compile_function(running.phase.loss)
 
     # ------------------------------------------------------------ a step
 
     def step(self, step: int, micros: list[Batch]) -> StepResult:
-        """Train on the micro-batches of step number `step` (from 0); their gradients are those of one large batch."""
+        """Train on the micro-batches of step `step` (from 0); gradient accumulation gives the gradients of one large
+        batch."""
         self.model.train()
         factor = self.plan.factor(self.settings.schedule, step)
         losses: list[Tensor] = []
@@ -172,7 +173,7 @@ class TrainingEngine:
             loss, norm, moved = self.run_phase(number, running, step, micros, factor)
             losses.append(loss)
             norms.append(norm)
-            if not moved:  # the next phase would build on what failed
+            if not moved:  # the next phase would build on the failed one
                 break
         if moved:
             self.follow()
@@ -187,7 +188,7 @@ class TrainingEngine:
     def run_phase(
         self, number: int, running: RunningPhase, step: int, micros: list[Batch], factor: float
     ) -> tuple[Tensor, Tensor, bool]:
-        """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
+        """Run one phase of a step: its loss, its gradient norm, and whether its weights were updated."""
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_lr(running.optimizers, factor)
         if not self.has_seen_batch:
@@ -195,7 +196,7 @@ class TrainingEngine:
         if self.graph is not None and len(micros) == 1 and self.graph.takes(micros[0]):
             self.seed(step, 0, number)
             return *self.graph(micros[0], whole), True
-        # Divided by a tensor, as in a graph: by a number, a GPU would multiply by its inverse, which rounds otherwise.
+        # Divide by a tensor, as in a CUDA graph: a GPU would multiply by a number's inverse, which rounds differently.
         divisor = whole if self.device.type == "cpu" else torch.full((), float(whole), device=self.device)
         total: Tensor | float = 0.0
         first = self.parallel.part * len(micros)  # the number of this process's first micro-batch in the whole step
@@ -208,7 +209,7 @@ class TrainingEngine:
         return total, norm, moved
 
     def backward(self, running: RunningPhase, batch: Batch, whole: int | Tensor, *, last: bool) -> Tensor:
-        """Add the gradients of one micro-batch to what is there; its share of the loss."""
+        """Accumulate the gradients of one micro-batch; returns its share of the loss."""
         with self.autocast():
             loss = running.loss(self.model, batch) / whole
         if faults.point("step") == "nan-loss":
@@ -219,17 +220,18 @@ class TrainingEngine:
         return loss.detach()
 
     def apply_gradients(self, running: RunningPhase, loss: Tensor) -> tuple[Tensor, bool]:
-        """Move the weights of a phase: the norm of its gradients, and whether anything moved."""
+        """Update the weights of a phase: returns its gradient norm, and whether the weights were updated."""
         if faults.armed:
             poison(running.parameters)
         return self.update.apply(running.parameters, running.optimizers, loss)
 
     def settle(self, micros: list[Batch]) -> None:
-        """The first batch decides how steps are launched, and what updates the weights.
+        """Decide by the first batch whether steps are captured as a CUDA graph, and which kernel updates the weights.
 
-        Small steps are one CUDA graph, to the bit what plain steps are. In larger ones passes over all weights count,
-        and one kernel makes the update; those are recorded where launching takes long, unless they must be
-        deterministic: which steps are recorded depends on the clock, and on where a run was resumed.
+        Small steps are captured, bit-identical to eager ones. In larger ones memory passes over the weights dominate,
+        so
+        a single kernel does the update; those are captured if launching takes long, unless they must be deterministic:
+        which steps are captured depends on timing, and on where a run was resumed.
         """
         self.has_seen_batch = True
         if not (self.update.is_late and self.alone_on_gpu):
@@ -239,7 +241,7 @@ class TrainingEngine:
         small = len(micros) == 1 and is_small(sum(p.numel() for p in self.parameters), micros[0])
         if recordable and (wanted is True or small):
             self.graph = StepGraph(self.run_recorded, self.device)
-        if small or self.graph is not None:  # recorded or not, the same update: the same bits
+        if small or self.graph is not None:  # captured or not, the same update: bit-identical results
             return
         if self.masters is not None and has_kernel(self.optimizers, self.device):
             self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters, self.optimizers)
@@ -247,7 +249,7 @@ class TrainingEngine:
             self.graph = StepGraph(self.run_recorded, self.device, always=False)
 
     def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
-        """All that a step does on the device."""
+        """The device work of a whole step: the body of the CUDA graph."""
         for parameter in self.parameters:
             parameter.grad = None
         loss = self.backward(self.phases[0], batch, whole, last=True)
@@ -255,11 +257,11 @@ class TrainingEngine:
         return loss, norm
 
     def seed(self, step: int, part: int, phase: int) -> None:
-        """All randomness of a pass follows from its place: nothing to save, and any step can be run again alone."""
+        """Seed a pass from its position in the run: no RNG state to save, and any step can be re-run by itself."""
         torch.manual_seed(seed_of(self.settings.seed, step, part, 1 + phase))
 
     def follow(self) -> None:
-        """The running mean takes in the new weights, quickly at first."""
+        """Update the EMA weights, with a smaller decay at first."""
         if self.mean is None or self.settings.ema is None:
             return
         self.followed += 1
@@ -273,14 +275,14 @@ class TrainingEngine:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def finite(self, step_result: StepResult) -> bool:
-        """Whether a step was all right. Under fp16 gradients may overflow now and then, but not again and again."""
+        """Whether a step was finite. Under fp16 gradients may overflow occasionally, but not persistently."""
         return math.isfinite(float(step_result.loss)) and self.update.is_fine(step_result.norm)
 
     # ------------------------------------------------------------ what is evaluated and saved
 
     @contextmanager
     def evaluating(self) -> Iterator[nn.Module]:
-        """The model as it would be used: with the running mean of its weights where there is one."""
+        """The model in eval mode with the weights to evaluate and save: the EMA weights if there are any."""
         with self.mean_copied() if self.parallel.shards else self.full_precision():
             self.model.eval()
             try:
@@ -290,7 +292,7 @@ class TrainingEngine:
 
     @contextmanager
     def full_precision(self) -> Iterator[None]:
-        """The weights to use in the place of the model's own, without a copy; adapters are merged and add nothing."""
+        """Swap in the full-precision weights without copying; adapters are merged and their own tensors zeroed."""
         values = self.weights()
         values |= {
             name: torch.zeros_like(self.in_full(p))
@@ -308,7 +310,7 @@ class TrainingEngine:
 
     @contextmanager
     def mean_copied(self) -> Iterator[None]:
-        """The running mean in the memory of the model's own weights: where those are in parts, torch holds on to it."""
+        """Copy the EMA weights into the model's own memory, which FSDP does not let us swap."""
         single = self.single
         live = locals_of(single[name] for name in self.averaged)
         kept = [] if self.mean is None else [value.clone() for value in live]
@@ -321,27 +323,27 @@ class TrainingEngine:
                 torch._foreach_copy_(live, kept)
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights to use: those of a plain network, adapters merged."""
+        """The weights to evaluate and save: EMA weights if any, adapters merged."""
         return merge(self.model, self.adapted_weights())
 
     def adapted_weights(self) -> dict[str, Tensor]:
-        """The weights to use and the adapters beside them."""
+        """The weights to evaluate and save, adapters not merged."""
         return self.single | (self.mean or {})
 
     def memory(self) -> dict[str, Tensor]:
-        """All else that going on needs: the optimizers' tensors, the raw weights behind a running mean, and adapters
-        apart from the weights that they are merged into."""
+        """Everything else needed to resume: optimizer state, the raw weights if there are EMA weights, and the adapters
+        separate from the weights that they are merged into."""
         single, used = self.single, self.adapted_weights()
         raw = {} if self.mean is None else {f"raw.{n}": single[n] for n in self.averaged}
         adapters = {f"{ADAPTER}{n}": used[n] for n in sorted(self.adapters)}
         return state_tensors(self.optimizers, self.names) | raw | adapters
 
     def state(self) -> dict[str, Any]:
-        """The few numbers that are not tensors."""
+        """The non-tensor state."""
         return {"scaler": self.update.state(), "followed": self.followed}
 
     def load(self, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Put a saved moment back, to the bit. Weights under adapters never move: the model has those it began with."""
+        """Load a checkpoint bit-exactly. Weights under adapters are frozen, so the model's own are kept."""
         used = {
             name: (memory, f"{ADAPTER}{name}") if name in self.adapters else (weights, name) for name in self.single
         }
@@ -361,14 +363,14 @@ class TrainingEngine:
 
 
 def trained_layers(model: nn.Module) -> list[Layer]:
-    """The layers of a network with those parameters that learn, as its settings leave them."""
+    """The layers of a network, restricted to parameters with requires_grad."""
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     layers = [Layer(layer.name, tuple(n for n in layer.parameters if n in trained)) for layer in layers_of(model)]
     return [layer for layer in layers if layer.parameters]
 
 
 def enable_kernels(model: nn.Module, device: torch.device) -> None:
-    """Try the kernels that parts of this model can use; each is compiled and compared once a process."""
+    """Enable the kernels that this model can use; each is compiled and checked once per process."""
     from anyformer.kernels import activation, linear_loss
 
     for module in model.modules():
@@ -379,19 +381,19 @@ def enable_kernels(model: nn.Module, device: torch.device) -> None:
 
 
 def averaged_parameters(model: nn.Module, objective: Objective) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of which training.ema keeps a running mean, by name."""
+    """The parameters averaged by training.ema, by name."""
     left_out = tuple(f"{phase.module}." for phase in objective.phases() if not phase.ema)
     return ((name, p) for name, p in model.named_parameters() if not name.startswith(left_out))
 
 
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model by name; every one must be there."""
+    """Copy weights into a model by name; every parameter must be present."""
     for name, parameter in model.named_parameters():
         copy_into(parameter, weights[name])
 
 
 def poison(parameters: list[nn.Parameter]) -> None:
-    """Carry out a fault that a test asked for."""
+    """Inject a fault that a test requested."""
     action = faults.point("gradients")
     with torch.no_grad():
         if action == "nan-weight":

@@ -1,9 +1,9 @@
-"""A training step as one CUDA graph, for steps that take the host about as long to launch as the GPU to run.
+"""A training step as one CUDA graph, for steps that are bound by kernel launches.
 
-The step is run as usual a few times, once with a look at the clock, then recorded: loss, backward pass, clipping and
-update. From then on a step copies its batch to where the recorded one lay, and launches everything at once. Random
-numbers follow the seed that is set before each launch, and the learning rate is read from memory, so a recorded step
-gives what a plain one gives.
+The step runs eagerly a few times, once of them timed, then it is captured: loss, backward pass, clipping and update.
+From then on a step copies its batch into the captured input buffers and replays the graph. Random numbers follow the
+seed that is set before each replay, and the learning rate is read from device memory, so a replayed step gives the same
+result as an eager one.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from torch.utils import _pytree as pytree
 from anyformer.objectives import Batch
 
 log = logging.getLogger("anyformer")
-WARM_UP = 3  # steps before recording: compilers, allocators and libraries settle
-# Weights times entries of the input, below which launches surely take longer than the work: some 30 ms on a large GPU.
+WARM_UP = 3  # steps before capture, for compilers, allocators and libraries to initialise
+# Weights times input entries below which a step is certainly launch-bound: some 30 ms on a large GPU.
 SMALL = 2e12
-LAUNCHES = 0.5  # share of a step's time spent on launching it, from which on it is recorded
-MEMORY = 0.5  # share of the GPU's memory that a recorded step may take: evaluation cannot use it meanwhile
-# From a batch on the device and the weight of its targets to the loss and the norm of the gradients. What waits for the
-# GPU must come before anything is moved: it is an error while that is tried, and the step is then run again.
+LAUNCHES = 0.5  # fraction of a step's time spent on launches above which it is captured
+MEMORY = 0.5  # most of the GPU's memory that a captured step may take: evaluation cannot use it meanwhile
+# From a batch on the device and the weight of its targets to the loss and the gradient norm. A synchronisation must
+# come
+# before any weight is updated: it raises during the capture attempt, and the step is then run again eagerly.
 Body = Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
 
 
 def is_small(weights: int, batch: Batch) -> bool:
-    """Whether a step on this batch is surely bound by launches."""
+    """Whether a step on this batch is certainly launch-bound."""
     entries = max((leaf.numel() for leaf in leaves_of(batch)[0] if isinstance(leaf, Tensor)), default=0)
     return weights * entries < SMALL
 
 
 class StepGraph:
-    """Records `body` for batches of one form, and runs it; unless `always` only where launches take long."""
+    """Captures `body` for batches of one shape and replays it; unless `always`, only if it is launch-bound."""
 
     def __init__(self, body: Body, device: torch.device, *, always: bool = True) -> None:
         self.body, self.device, self.always = body, device, always
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.lost = ""  # why the step cannot be recorded
+        self.lost = ""  # why the step cannot be captured
         self.runs = 0
         self.form: Any = None
         self.slots: list[Any] = []
@@ -53,7 +54,7 @@ class StepGraph:
         self.results: tuple[Tensor, Tensor] | None = None
 
     def takes(self, batch: Batch) -> bool:
-        """Whether this batch goes through the recording; the first one decides about the form."""
+        """Whether this batch can use the graph; the first batch fixes the shapes."""
         if self.lost:
             return False
         form = form_of(batch)
@@ -62,7 +63,7 @@ class StepGraph:
         return bool(form == self.form)
 
     def __call__(self, batch: Batch, weight: int) -> tuple[Tensor, Tensor]:
-        """The loss and the norm of the gradients of a whole step."""
+        """Run a whole step; returns its loss and gradient norm."""
         self.weight.fill_(weight)
         self.runs += 1
         if self.graph is not None:
@@ -76,15 +77,15 @@ class StepGraph:
                 with refusing_waits():
                     return self.run_aside(batch)
             self.record(batch)
-        except Exception as error:  # whatever a library may refuse: without it things are only slower
+        except Exception as error:  # any library may reject capture: eager steps are only slower
             self.lost = " ".join(str(error).split())[:200] or type(error).__name__
-            log.info("steps are not recorded as a CUDA graph: %s", self.lost)
-        if self.lost:  # out here the error is gone, and with it the half of a pass that it kept alive
+            log.info("steps are not captured as a CUDA graph: %s", self.lost)
+        if self.lost:  # only here, outside the handler, is the error's traceback and the memory it held freed
             return self.body(batch.to(self.device), self.weight)
         return self.replay(batch)
 
     def run_timed(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """A plain step, which shows whether the GPU waits for the host, and whether there is memory for a recording."""
+        """An eager step, timed to see whether it is launch-bound and whether there is memory for a graph."""
         torch.cuda.synchronize(self.device)
         began = time.perf_counter()
         results = self.run_aside(batch)
@@ -101,7 +102,7 @@ class StepGraph:
         return results
 
     def run_aside(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """A plain step, on a stream of its own, as recording will be."""
+        """An eager step on a side stream, as capture will be."""
         aside = torch.cuda.Stream(self.device)
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
@@ -110,15 +111,15 @@ class StepGraph:
         return results
 
     def record(self, batch: Batch) -> None:
-        """Record the step; nothing of it runs yet."""
+        """Capture the step; nothing of it runs yet."""
         moved = batch.to(self.device)
         leaves, form = leaves_of(moved)
         self.slots = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.batch = batch.with_tensors(pytree.tree_unflatten(self.slots, form))
         torch.cuda.synchronize(self.device)
-        torch.cuda.empty_cache()  # the recording has memory of its own
+        torch.cuda.empty_cache()  # the graph has its own memory pool
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile: the one that fetches batches does.
+        # Other threads may use the GPU during capture: the prefetcher does.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.results = self.body(self.batch, self.weight)
         self.graph = graph
@@ -130,16 +131,16 @@ class StepGraph:
                 slot.copy_(leaf, non_blocking=True)
         self.graph.replay()
         loss, norm = self.results
-        return loss.clone(), norm.clone()  # the next step writes there
+        return loss.clone(), norm.clone()  # the next replay overwrites them
 
 
 def leaves_of(batch: Batch) -> tuple[list[Any], Any]:
-    """Everything in a batch but the numbers of its rows, and how it hangs together."""
+    """The leaves of a batch, without its row numbers, and the tree structure."""
     return pytree.tree_flatten(batch.tensors)
 
 
 def form_of(batch: Batch) -> tuple[Any, ...]:
-    """What must be the same for two batches to go through one recording."""
+    """What must be equal for two batches to share one graph: structure, shapes and dtypes."""
     leaves, form = leaves_of(batch)
     return (
         form,
@@ -150,10 +151,10 @@ def form_of(batch: Batch) -> tuple[Any, ...]:
 
 @contextmanager
 def refusing_waits() -> Iterator[None]:
-    """Inside, whatever waits for the GPU is an error: it could not be recorded, and would break the recording."""
+    """Make synchronisation with the GPU an error inside: it would break the capture."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this is a prototype
+        warnings.simplefilter("ignore")  # the prototype warning
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield

@@ -38,7 +38,7 @@ logger = logging.getLogger("anyformer")
 
 
 class Run:
-    """A finished (or stopped) training: its folder, its figures, and the model that came out of it."""
+    """A finished (or stopped) training: its folder, its metrics and the trained model."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = RunFolder.open(Path(folder))
@@ -53,18 +53,18 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What run.json says."""
+        """The contents of run.json."""
         return self.folder.facts
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The final figures, of the test rows where there are some, else of the validation rows."""
+        """The final metrics on the test rows or, without any, the validation rows."""
         found = self.evaluation
         return (found.get("metrics") or {}).get(found.get("split") or "valid", {})
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """Everything evaluated at the end: every split, the baselines, the facts of the report."""
+        """Everything evaluated at the end: every split, the baselines, the data of the report."""
         return read_evaluation(self.path)
 
     @property
@@ -77,7 +77,7 @@ class Run:
         return self.path / "report.html"
 
     def summary(self) -> list[str]:
-        """The figures in a few lines, beside the baselines."""
+        """The metrics and the baselines in a few lines."""
         found = self.evaluation
         if not found:
             return [f"{self.facts['status']} at step {self.facts['step']}"]
@@ -90,16 +90,16 @@ class Run:
         return lines + verdict_lines(found)
 
     def next_commands(self) -> list[str]:
-        """What can be done with the run now."""
+        """Commands to use the run."""
         return [f"report   {self.report}", f"use it   {self.folder.task().next_command(self.path)}"]
 
     def predictor(self, device: str = "cpu") -> Predictor:
-        """The best model, ready to use."""
+        """The best model, loaded for inference."""
         return load(self.path, device=device)
 
 
 def verdict_lines(evaluation: Mapping[str, Any]) -> list[str]:
-    """By how much the model is better or worse than the strong baseline, where it is known row by row."""
+    """How much better or worse the model is than the strong baseline, if both have results for each row."""
     strong = (evaluation.get("baselines") or {}).get("strong") or {}
     difference, main = difference_of(strong), str(evaluation.get("main") or "")
     if difference is None:
@@ -133,13 +133,13 @@ def train(
 ) -> Run:
     """Train on files (a path or several) or on data in Python (a DataFrame, a dictionary of columns, texts).
 
-    What is not said is decided by looking at the data, and logged; `quiet` says nothing at all. `model` is a preset's
-    name, or a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs.
-    `steps` or `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the
-    command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
-    `start` is a model folder to fine-tune. `pretrain` is a task such as "masked" that learns from the texts of the
-    training rows, labelled or not, before the labels are looked at. `teacher` is a model folder whose answers are
-    learned too (distillation). `tune` are minutes in which other settings are tried before the run itself.
+    What is not given is decided by the data, and logged; `quiet` logs nothing. `model` is a preset's name, or your own
+    network (`Model(...)`), which gets the vocabulary, lengths and head that the data needs. `steps` or `epochs` is the
+    length of the training, `minutes` its time limit. `settings` are dotted paths as on the command line, for everything
+    else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
+    `start` is a model folder to fine-tune. `pretrain` is a task such as "masked" to pretrain on the texts of the
+    training rows, labelled or not, before training on the labels. `teacher` is a model folder to distill from. `tune`
+    is the number of minutes for a search over settings before the run itself.
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
@@ -164,7 +164,7 @@ def run_request(
     request: Request, *, log: Log, progress: str = "auto", quiet: bool = False, world: World = ALONE,
     started: float | None = None,
 ) -> Run:  # fmt: skip
-    """Create a run and train it to the end; of several processes the first creates it, all train.
+    """Create a run and train it to the end; with several processes the first creates it and all train.
 
     The minutes of a run count from `started` on `time.perf_counter`, or from now.
     """
@@ -183,7 +183,7 @@ def run_search(
     request: Request, minutes: float, *, log: Log, progress: str = "auto", quiet: bool = False,
     started: float | None = None,
 ) -> Run:  # fmt: skip
-    """Try settings for so many minutes; the best of them becomes the run, which is then trained to its end."""
+    """Search settings for that many minutes; the best trial becomes the run, which is then trained to its end."""
     if not 0 < minutes < 10**6:
         raise UserError(f"{minutes} minutes is outside (0, 1000000)", where="--tune", fix="use 10")
     path = request.out if request.out is not None else Path("runs") / run_name(request)
@@ -200,8 +200,8 @@ def resume(
 ) -> Run:  # fmt: skip
     """Resume a run from its newest intact checkpoint; one whose training is complete is only evaluated.
 
-    `change` is called before, in the first process: it may write other settings into the run. `started` is when this
-    part of it began. `say` is the old name of `log`.
+    `change` is called first, in the first process: it may write other settings into the run. `started` is when this
+    session of it began. `say` is the old name of `log`.
     """
     log = silence if quiet or not world.is_first else log_of(log or logger.info, say)
 
@@ -228,7 +228,7 @@ def resume(
 
 
 def opened(path: Path, peers: Peers) -> RunFolder:
-    """The run as this process may use it: one writes, the others read."""
+    """The run folder for this process: the first may write, the others read only."""
     return RunFolder.open(path) if peers.is_first else ReadOnlyRunFolder.open(path)
 
 
@@ -236,7 +236,7 @@ def work(
     folder: RunFolder, device: torch.device, log: Log, *, progress: str, quiet: bool, peers: Peers | None = None,
     started: float | None = None,
 ) -> None:  # fmt: skip
-    """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
+    """Run the rest of a run; with several processes, the first continues alone after the last step."""
     if (folder.path / PRETRAIN_FOLDER).is_dir() and not folder.facts.get("start"):
         if peers is not None and not peers.world.is_alone:
             raise UserError("the first stage of a run is trained by one process", where=str(folder.path),
@@ -267,9 +267,9 @@ def work(
 def pretrain_first(
     folder: RunFolder, device: torch.device, log: Log, *, progress: str, quiet: bool, started: float | None
 ) -> float:
-    """Train the first stage of a run as far as it is not done, and keep its best weights for the second.
+    """Finish the pretraining stage of a run, and save its best weights for the second stage.
 
-    When the run began, on the clock of `time.perf_counter`: its minutes are those of both stages.
+    Returns when the run began on `time.perf_counter`: the time budget covers both stages.
     """
     stage = RunFolder.open(folder.path / PRETRAIN_FOLDER)
     folder.lock()  # nobody else may train the second stage meanwhile
@@ -301,7 +301,7 @@ def as_source(data: Any) -> Any:
         return list(data)
     if isinstance(data, list | tuple) and data and all(isinstance(item, str) for item in data):
         paths = [Path(item) for item in data]
-        # A short list of names of files is files; anything else is texts.
+        # A short list of existing paths is files; anything else is texts.
         if len(paths) <= 16 and all(len(str(path)) < 1024 and path.exists() for path in paths):
             return paths
     if data is None:

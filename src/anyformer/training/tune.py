@@ -1,9 +1,9 @@
 """A search over settings by successive halving, on the same machinery as every run.
 
-`RUN/tune/trial-00` and so on are whole runs, the first of them with the defaults. All train for a short time, the best
-third goes on from where it stands, and so on until one is left, which becomes the run itself and trains to its end. The
-choice is by validation rows alone. `tune.json` holds what was decided, written anew after every step of the search: a
-search that was killed is resumed by `anyformer resume RUN`.
+`RUN/tune/trial-00` and so on are complete runs, the first of them with the defaults. All train for a short time, the
+best third is resumed, and so on until one is left, which becomes the run itself and trains to its end. Selection uses
+validation rows only. `tune.json` holds the decisions and is rewritten after every step of the search: a search that was
+killed is resumed by `anyformer resume RUN`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from anyformer.training.trainer import Session
 
 TUNE_FOLDER, TUNE_FILE = "tune", "tune.json"
 DEFAULTS = "trial-00"
-TRIES = 50  # draws for each trial, until it is one that is not there yet
-KEPT = 3  # one in so many goes on
+TRIES = 50  # draws per trial to find settings not tried yet
+KEPT = 3  # one in this many continues to the next round
 MOST_TRIALS = 9
 LEAST_TRIALS = 3
 LEAST_SECONDS = 10.0  # of a trial in its first round
-PREPARING = 0.25  # share of the time that preparing the data of all trials may take
+PREPARING = 0.25  # fraction of the budget for preparing the data of all trials
 
 
 @dataclass
 class TunedTrial:
-    """One set of settings, and how far it came."""
+    """One set of settings, and its results so far."""
 
     name: str
-    settings: dict[str, Any]  # beside the defaults
-    round: int = 0  # rounds that are over for it
-    value: float | None = None  # of the metric on the validation rows, at the checkpoint that it would keep
+    settings: dict[str, Any]  # that differ from the defaults
+    round: int = 0  # rounds completed
+    value: float | None = None  # validation metric of its best checkpoint
     loss: float | None = None
     error: float = 0.0  # standard error of the value
     step: int = 0
@@ -65,12 +65,12 @@ class TunedTrial:
 
 @dataclass
 class TuneState:
-    """All that a search has decided so far: what tune.json holds."""
+    """State of a search: the contents of tune.json."""
 
     seconds: float  # of the whole search
     metric: str = ""
     trials: list[TunedTrial] = field(default_factory=list)
-    rounds: list[list[str]] = field(default_factory=list)  # which trials take part in each that was begun
+    rounds: list[list[str]] = field(default_factory=list)  # trials in each round begun so far
     winner: str = ""
     spent: float = 0.0
 
@@ -83,7 +83,7 @@ class TuneState:
             raise UserError("does not hold a search", where=str(path), fix="train again") from None
 
     def alive(self) -> list[TunedTrial]:
-        """The trials of the last round that were trained, or all where there was none yet, the best first."""
+        """The trials of the last round that could be trained (all before the first round), the best first."""
         names = self.rounds[-1] if self.rounds else [trial.name for trial in self.trials]
         found = self.ranked([trial for trial in self.trials if trial.name in names and not trial.problem])
         if not found:
@@ -92,8 +92,8 @@ class TuneState:
         return found
 
     def ranked(self, trials: list[TunedTrial]) -> list[TunedTrial]:
-        """Best first: those within one standard error of the best by their loss, as checkpoints are chosen, then the
-        others by the metric; one without a value comes last."""
+        """Best first: those within one standard error of the best by loss, as checkpoints are selected, then the others
+        by the metric; those without a value come last."""
         known = [trial for trial in trials if trial.value is not None]
         if not known:
             return trials
@@ -106,12 +106,12 @@ class TuneState:
 
 
 def has_search(folder: Path) -> bool:
-    """Whether a search was begun here that has not yet become a run."""
+    """Whether the folder holds an unfinished search that is not yet a run."""
     return (folder / TUNE_FOLDER / TUNE_FILE).is_file() and not (folder / RUN_FILE).is_file()
 
 
 class Search:
-    """A search in a folder: made by `begin`, or opened again; `run` goes on to its end."""
+    """A search in a folder: created by `begin` or reopened by `open`; `run` completes it."""
 
     def __init__(self, folder: Path, state: TuneState, device: torch.device, log: Log) -> None:
         self.folder, self.state, self.device, self.log = folder, state, device, log
@@ -123,7 +123,7 @@ class Search:
 
     @classmethod
     def begin(cls, request: Request, folder: Path, minutes: float, device: torch.device, log: Log) -> Search:
-        """Make the runs of all trials, so that the files are needed no more."""
+        """Create the runs of all trials, so that the data files are no longer needed."""
         if request.pretrain is not None:
             raise UserError("a run in two stages is not searched", where="--tune", fix="leave out --pretrain")
         check_new(folder)
@@ -151,7 +151,7 @@ class Search:
         return self.folder / TUNE_FOLDER / name
 
     def add(self, request: Request, trial: TunedTrial) -> None:
-        """A run with these settings; one that cannot be made is kept with the reason."""
+        """Create a trial's run; if that fails, record the reason."""
         asked = replace(request, out=self.path(trial.name), settings=request.settings | trial.settings)
         try:
             create(asked, silence, self.device)
@@ -160,7 +160,7 @@ class Search:
         self.state.trials.append(trial)
 
     def write(self) -> None:
-        """Put down all that was decided, at once or not at all."""
+        """Save the state atomically."""
         self.state.spent = round(time.perf_counter() - self.began, 2)
         path = self.path(TUNE_FILE)
         text = json.dumps(asdict(self.state), indent=1) + "\n"
@@ -168,17 +168,17 @@ class Search:
             replace_file(path, text)
 
     def run(self, progress: str) -> None:
-        """Round after round until one trial is left; then it takes the place of the run."""
+        """Run all rounds until one trial is left, then promote it to the run."""
         lock = RunFolder(self.folder / TUNE_FOLDER)
         lock.lock()
         try:
-            self.go_on(progress)
+            self.run_rounds(progress)
             self.promote()
         finally:
             lock.unlock()
 
-    def go_on(self, progress: str) -> None:
-        """The rounds that are left."""
+    def run_rounds(self, progress: str) -> None:
+        """Run the remaining rounds."""
         rounds = plan_rounds(len(self.state.trials))
         for number, count in enumerate(rounds, 1):
             if len(self.state.rounds) < number:
@@ -192,7 +192,7 @@ class Search:
             self.write()
 
     def train(self, trial: TunedTrial, seconds: float, number: int, progress: str) -> None:
-        """Let one trial go on for so many seconds."""
+        """Train one trial for that many more seconds."""
         self.log(f"tune     round {number}, {trial.name}: {trial.words()}")
         folder = RunFolder.open(self.path(trial.name))
         before = float(folder.facts.get("seconds") or 0.0)
@@ -205,7 +205,7 @@ class Search:
                 self.write()
                 raise Stopped(f"stopped while tuning; saved. Resume with: anyformer resume {self.folder}",
                               code=error.exit_code) from None  # fmt: skip
-        except UserError as error:  # it diverged, or its memory ran out: the others may do better
+        except UserError as error:  # it diverged or ran out of memory: the others may not
             trial.problem = error.line
         trial.step, trial.round = int(folder.facts.get("step") or 0), number
         kept = folder.facts.get("best_step")
@@ -218,7 +218,7 @@ class Search:
         self.write()
 
     def promote(self) -> None:
-        """Move the winner's files to the run's folder, run.json last: until then this is a search and no run."""
+        """Move the winner's files to the run's folder, run.json last: until then the folder is still a search."""
         home = self.path(self.state.winner)
         for trial in self.state.trials:
             if trial.name != self.state.winner:
@@ -234,14 +234,14 @@ class Search:
 
 
 def count_trials(seconds: float, preparing: float) -> int:
-    """How many trials there is time for."""
+    """How many trials fit the time budget."""
     by_time = int(seconds / 2 / LEAST_SECONDS)
     by_data = int(PREPARING * seconds / max(1e-3, preparing))
     return max(LEAST_TRIALS, min(MOST_TRIALS, by_time, by_data))
 
 
 def plan_rounds(trials: int) -> list[int]:
-    """How many trials take part in each round: a third of those before, until one would be left.
+    """Number of trials in each round: a third of the previous one's, until one would be left.
 
     >>> plan_rounds(9), plan_rounds(3), plan_rounds(1)
     ([9, 3], [3], [1])
@@ -253,7 +253,7 @@ def plan_rounds(trials: int) -> list[int]:
 
 
 def draw_trials(config: Config, space: dict[str, list[Any]], count: int) -> list[dict[str, Any]]:
-    """Settings drawn at random, each trial another, none the defaults."""
+    """Random settings, distinct for each trial and different from the defaults."""
     generator = np.random.default_rng(config.training.seed)
     found: list[dict[str, Any]] = []
     for _ in range(TRIES * count):
@@ -267,7 +267,7 @@ def draw_trials(config: Config, space: dict[str, list[Any]], count: int) -> list
 
 
 def usable_space(config: Config, space: list[TunedSetting]) -> dict[str, list[Any]]:
-    """The settings that are drawn, each with what may stand there; those that this network does not have are not."""
+    """The search space: each setting with its options, without settings that this network does not have."""
     found = {}
     for setting in space:
         try:

@@ -1,4 +1,4 @@
-"""From gradients to new weights: clipping, the step of the optimizers, and nothing at all where one is not finite."""
+"""From gradients to new weights: clipping and the optimizer step, skipped if anything is not finite."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from anyformer.training.muon import BatchedMuon
 from anyformer.training.settings import Training
 
 Optimizers = list[torch.optim.Optimizer]
-LEAST_SCALE = 2.0**-14  # half precision that still overflows at this scale will not come back
+LEAST_SCALE = 2.0**-14  # fp16 that still overflows at this loss scale will not recover
 
 
 class Update:
-    """Looks at the norm before anything moves. The others answer the same questions."""
+    """Checks the gradient norm on the host before updating; also the interface of the other updates."""
 
-    is_late: ClassVar[bool] = False  # whether a bad step is only known after the next one has begun
+    is_late: ClassVar[bool] = False  # whether a non-finite step is only known after the next one has been launched
 
     def __init__(self, parallel: Parallel, settings: Training) -> None:
         self.parallel, self.grad_clip = parallel, settings.grad_clip
 
     def apply(self, parameters: list[nn.Parameter], optimizers: Optimizers, loss: Tensor) -> tuple[Tensor, bool]:
-        """Clip the gradients, move the weights, drop the gradients: their norm, and whether anything moved."""
+        """Clip, update the weights and zero the gradients; returns the norm and whether the weights were updated."""
         self.prepare(optimizers)
         norm = self.parallel.clip(parameters, self.grad_clip)
         moved = self.move(optimizers, norm, loss)
-        if moved:  # what stopped a training is looked for among its gradients
+        if moved:  # the gradients of a failed step are kept for diagnosis
             drop_gradients(optimizers)
         return norm, moved
 
     def prepare(self, optimizers: Optimizers) -> None:
-        """Make the gradients ready to be clipped."""
+        """Prepare the gradients for clipping (unscale, cast)."""
 
     def move(self, optimizers: Optimizers, norm: Tensor, loss: Tensor) -> bool:
-        """The step of the optimizers, unless norm or loss is not finite; whether it was made."""
+        """Run the optimizer steps unless norm or loss is not finite; returns whether they ran."""
         if not (math.isfinite(float(norm)) and math.isfinite(float(loss))):
             return False
         for optimizer in optimizers:
@@ -49,19 +49,19 @@ class Update:
         return True
 
     def is_fine(self, norm: Tensor) -> bool:
-        """Whether a norm is no reason to stop."""
+        """Whether training can continue after a step with this norm."""
         return math.isfinite(float(norm))
 
     def state(self) -> dict[str, Any] | None:
-        """What going on needs besides weights and optimizers."""
+        """State needed to resume besides weights and optimizers."""
         return None
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Put a saved state back."""
+        """Load a saved state."""
 
 
 class ScaledUpdate(Update):
-    """fp16: losses are scaled up. An overflow is common: the scale is lowered, the step skipped, training continues."""
+    """fp16 with loss scaling. Overflows are expected: the scale is lowered, the step skipped, training continues."""
 
     def __init__(self, parallel: Parallel, settings: Training, device: torch.device) -> None:
         super().__init__(parallel, settings)
@@ -87,12 +87,12 @@ class ScaledUpdate(Update):
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         if state is None:
-            raise UserError("no scale of fp16 was saved", where="state.json", fix="train again")
+            raise UserError("no fp16 loss scale was saved", where="state.json", fix="train again")
         self.scaler.load_state_dict(dict(state))
 
 
 class DeviceUpdate(Update):
-    """On a GPU the host does not wait for the norm: from a bad step on a flag there keeps the weights as they are."""
+    """For a GPU: no host synchronisation; after a non-finite step a device-side flag freezes the weights."""
 
     is_late = True
 
@@ -121,12 +121,12 @@ class DeviceUpdate(Update):
         return True
 
     def mark(self, norm: Tensor, loss: Tensor) -> None:
-        """Remember on the device that something was not finite."""
+        """Set the device-side flag if the norm or the loss is not finite."""
         self.bad.copy_(torch.where(torch.isfinite(norm) & torch.isfinite(loss), self.bad, 1.0))
 
 
 class KernelUpdate(DeviceUpdate):
-    """AdamW on master weights by a kernel that clips, moves and rounds in one pass."""
+    """AdamW on master weights by one kernel that clips, updates and rounds to bf16."""
 
     def __init__(
         self, parallel: Parallel, settings: Training, device: torch.device, masters: MasterWeights,
@@ -155,19 +155,19 @@ def drop_gradients(optimizers: Optimizers) -> None:
 
 
 def can_skip(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer can be told on the device to leave the weights as they are (`found_inf`)."""
+    """Whether an optimizer supports skipping the update by a device-side flag (`found_inf`)."""
     if isinstance(optimizer, torch.optim.AdamW):
         return bool(optimizer.param_groups[0].get("fused"))
     return isinstance(optimizer, BatchedMuon)
 
 
 def has_kernel(optimizers: Optimizers, device: torch.device) -> bool:
-    """Whether one kernel can do all of the update."""
+    """Whether our fused AdamW kernel can do the whole update."""
     return all(isinstance(optimizer, torch.optim.AdamW) for optimizer in optimizers) and adamw.enable(device)
 
 
 def set_lr(optimizers: Optimizers, factor: float) -> None:
-    """Give every group its share of the full learning rate; where that lies on the device it stays there."""
+    """Set every group's lr to `factor` times its full lr; in place if it is a device tensor."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(group["full"] * factor)
@@ -176,6 +176,6 @@ def set_lr(optimizers: Optimizers, factor: float) -> None:
 
 
 def keep_rates_on_device(optimizers: Optimizers, device: torch.device) -> None:
-    """Learning rates as tensors, which a recorded step reads anew."""
+    """Turn learning rates into device tensors, which a captured step reads on every replay."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         group["lr"] = torch.tensor(float(group["full"]), device=device)

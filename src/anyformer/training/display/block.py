@@ -1,6 +1,6 @@
-"""The live block: where the training stands, its figures, its curve and what it writes, in the room there is.
+"""The live block: progress, metrics, loss curve and text samples of a training, fitted to the terminal.
 
-Everything is drawn from a snapshot into lines; no line is wider and the block is no higher than what it was given.
+It is rendered from a snapshot; no line is wider and the block is no higher than the given size.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def block(now: Snapshot, width: int, height: int, *, ascii_only: bool = False) -
 
 
 def bar(now: Snapshot, width: int, ascii_only: bool) -> Text:
-    """How far, and how long it will still take."""
+    """Progress and remaining time."""
     if now.total is None:
         return Text(f"step {now.step:,} · {duration(now.elapsed)} so far".replace("·", dot(ascii_only)), "bold")
     share = min(1.0, now.step / max(1, now.total))
@@ -72,7 +72,7 @@ def bar(now: Snapshot, width: int, ascii_only: bool) -> Text:
 
 
 def figures(now: Snapshot, short: bool = False) -> list[Text]:
-    """What people compare between runs."""
+    """The metrics that are compared between runs."""
     if now.loss is None:
         return [named_value("so far", duration(now.elapsed))]
     loss = now.loss if now.smooth is None else now.smooth
@@ -95,7 +95,7 @@ def figures(now: Snapshot, short: bool = False) -> list[Text]:
 
 
 def memory_text(memory: Memory, short: bool = False) -> Text:
-    """Memory used, its peak and the limit; what is not known is left out."""
+    """Memory used, its peak and the limit; unknown values are left out."""
     text = Text().append(("memory" if short else memory.kind) + " ", "dim")
     if memory.used is not None:
         text.append(steady_bytes(memory.used)).append(", ", "dim")
@@ -104,7 +104,7 @@ def memory_text(memory: Memory, short: bool = False) -> Text:
 
 
 def evaluation_lines(now: Snapshot) -> list[Text]:
-    """The last evaluation; the main metric stands first, beside the baseline."""
+    """The last evaluation; the main metric first, with the baseline."""
     if now.evaluated_step is None:
         return []
     names = sorted(now.metrics, key=lambda name: name != now.metric)
@@ -126,7 +126,7 @@ def evaluation_lines(now: Snapshot) -> list[Text]:
 
 
 def legend(now: Snapshot, width: int, ascii_only: bool) -> Text:
-    """What the lines of the plot are; one scale, the loss."""
+    """Legend of the plot, whose only scale is the loss."""
     line, point, level = (".", "o", "-") if ascii_only else ("▀▀", "●", "──")
     text = Text().append("loss   ", "dim").append(f"{line} training", TRAINING)
     if now.evaluated:
@@ -153,7 +153,7 @@ def curves(now: Snapshot, width: int, height: int, ascii_only: bool) -> list[Tex
 
 
 def baseline_level(now: Snapshot) -> list[tuple[float, str]]:
-    """The baseline belongs into the plot only where it is a loss."""
+    """The baseline's level in the plot, only if it is a loss."""
     return [(now.baseline, BASELINE)] if now.baseline is not None and now.metric == "loss" else []
 
 
@@ -161,7 +161,7 @@ def baseline_level(now: Snapshot) -> list[tuple[float, str]]:
 
 
 def named_value(name: str, value: str, style: str = "") -> Text:
-    # Not Text(name, "dim"): that would be the ground of everything appended.
+    # Not Text(name, "dim"): that would be the base style of everything appended.
     return Text().append(name + " ", "dim").append(value, style)
 
 
@@ -174,7 +174,7 @@ def dot(ascii_only: bool) -> str:
 
 
 def step_time(seconds: float) -> str:
-    """Milliseconds, or seconds where they are many.
+    """Milliseconds, or seconds from one second up.
 
     >>> step_time(0.0831), step_time(2.5), step_time(0.0004)
     ('83 ms', '2.5 s', '0.4 ms')
@@ -198,7 +198,7 @@ def wrap_text(text: str, width: int, most: int) -> list[Text]:
     """The first lines of a text, folded at the width; each is one line on the screen, indented by two."""
     out: list[Text] = []
     for line in bare(text).strip("\n").split("\n")[:most]:
-        # A line of a model may be a whole book; no more of it than could be seen is measured.
+        # A model may write very long lines; measure no more than could be visible.
         out += Text(line[: width * most]).wrap(measure(), max(4, width - 2), no_wrap=False) or [Text()]
     lines = out[:most]
     for piece in lines:
@@ -209,5 +209,5 @@ def wrap_text(text: str, width: int, most: int) -> list[Text]:
 
 @cache
 def measure() -> Console:
-    """rich wants a console to fold text; it writes nothing."""
+    """rich needs a console to wrap text; this one writes nothing."""
     return Console(quiet=True, force_terminal=False)

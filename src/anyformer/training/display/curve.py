@@ -14,8 +14,8 @@ from anyformer.terminal.curve import QUARTERS
 
 Point = tuple[float, float]
 
-EARLY = 0.1  # share of the curve whose height may be cut: the first steps fall so far that the rest would lie flat
-NEAR = 1.0  # a level line is drawn if it is at most this many heights of the curve away
+EARLY = 0.1  # fraction of the curve that may be clipped: the first steps fall so far that the rest would look flat
+NEAR = 1.0  # a level line is drawn if it is at most this many curve heights away
 
 
 def plot(
@@ -68,7 +68,7 @@ def plot(
 
 
 def drawn_rows(canvas: Canvas) -> list[Text]:
-    """The canvas line by line, neighbours of one style as one piece: a fifth of the time of one piece a character."""
+    """The canvas line by line, runs of one style as one piece: a fifth of the time of one piece per character."""
     out = []
     for row in range(canvas.height):
         cells = [
@@ -86,7 +86,7 @@ def drawn_rows(canvas: Canvas) -> list[Text]:
 
 
 def heights(series: Sequence[CurveSeries], levels: Sequence[float] = ()) -> tuple[float, float]:
-    """The heights to draw: all of the later curve; the steep beginning may leave at the top.
+    """The y range: all of the later curve; the steep beginning may be clipped at the top.
 
     >>> low, high = heights([CurveSeries([(step, 10.0 if step < 5 else 2.0 + step / 100) for step in range(100)])])
     >>> round(low, 1), round(high, 1)
@@ -106,7 +106,7 @@ def heights(series: Sequence[CurveSeries], levels: Sequence[float] = ()) -> tupl
 
 
 def ticks(low: float, high: float, rows: int) -> list[str]:
-    """Round numbers beside the rows they belong to; most rows have none.
+    """Axis labels at round numbers, one entry per row; most are empty.
 
     >>> ticks(0.0, 4.2e-4, 8)
     ['0.0004', '', '', '', '0.0002', '', '', '0.0000']
@@ -124,7 +124,7 @@ def ticks(low: float, high: float, rows: int) -> list[str]:
 
 
 def thin(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many points; neighbours become their mean.
+    """Reduce to at most `most` points by averaging neighbours.
 
     >>> thin([(0, 1), (1, 3), (2, 5), (3, 5)], 2)
     [(0.5, 2.0), (2.5, 5.0)]
@@ -139,5 +139,5 @@ def thin(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def bound_dot(dot: tuple[int, int], rows: int) -> tuple[int, int]:
-    """The dot, not far outside the canvas: a wild loss must not become a million invisible dots."""
+    """Clamp a dot to near the canvas: a huge loss must not become a million invisible dots."""
     return dot[0], max(-2 * rows, min(4 * rows, dot[1]))

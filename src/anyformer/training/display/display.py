@@ -1,7 +1,7 @@
-"""What a person sees while a training runs: a live block, plain lines, one notebook cell, or only the last line.
+"""The progress display of a training: a live block, plain lines, one notebook cell, or only the last line.
 
-Everything goes to stderr, drawn by a thread of its own that never waits for a device. Whatever happens to the screen,
-the training goes on: a closed stream swallows what is written, and a display that fails is left out.
+Everything goes to stderr, drawn by a separate thread that never waits for a device. Display errors never stop the
+training: writes to a closed stream are dropped, and a display that fails is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE = 5.0  # seconds to wait for a thread that is stuck in a write
 
 
 class Screen(Protocol):
-    """One way to show a progress; only the display's thread calls it, between `start` and `finish`."""
+    """One way to show progress; `tick` is only called by the display's thread."""
 
     def start(self) -> None: ...
 
@@ -65,7 +65,7 @@ class Display:
         try:
             if self.thread is not None:
                 self.thread.join(PATIENCE)
-        finally:  # a second Ctrl-C may come while the first is being dealt with
+        finally:  # a second Ctrl-C may arrive while the first is being handled
             last = self.last or last_line(self.progress.snapshot(), kind)
             self.each(lambda screen: screen.finish(last), last)
 
@@ -114,7 +114,7 @@ def display(
 
 
 def choose(progress: Progress, mode: str, stream: Safe) -> tuple[str, Screen]:
-    """The screen that this stream can carry; a block is never drawn into a pipe, whatever was asked for."""
+    """The screen that fits this stream; a block is never drawn into a pipe, whatever was requested."""
     if mode == "none":
         return "none", LastLine(stream)
     if mode in ("auto", "bar"):
@@ -135,7 +135,7 @@ def choose(progress: Progress, mode: str, stream: Safe) -> tuple[str, Screen]:
 
 
 class LastLine:
-    """Silence, then one line."""
+    """Prints nothing but the last line."""
 
     def __init__(self, stream: Safe) -> None:
         self.stream = stream
@@ -158,10 +158,10 @@ def console_on(stream: Safe) -> Console:
 
 
 class LiveBlock:
-    """One block, drawn anew in place; it stays on the screen when the training ends.
+    """One block, redrawn in place; it stays on the screen when the training ends.
 
-    What others write to stdout and stderr is not caught: a forked worker that writes to a caught stream could wait for
-    ever on a lock that the drawing thread held at the fork.
+    Other output to stdout and stderr is not captured: a forked worker that writes to a captured stream could deadlock
+    on a lock that the drawing thread held at the fork.
     """
 
     def __init__(self, progress: Progress, console: Console) -> None:
@@ -173,17 +173,17 @@ class LiveBlock:
         )  # fmt: skip
 
     def drawn(self) -> Group:
-        """The block for the terminal as large as it is now."""
+        """The block for the current terminal size."""
         size = self.console.size
         ascii_only = self.console.options.ascii_only
         return Group(*block(self.progress.snapshot(), size.width, size.height - 1, ascii_only=ascii_only))
 
     def start(self) -> None:
-        """Draw it for the first time."""
+        """Draw the block for the first time."""
         self.live.start(refresh=True)
 
     def tick(self) -> None:
-        """Draw it again, below the events that are to be kept."""
+        """Redraw the block, below the events that stay on the screen."""
         try:
             for event in self.progress.events(self.told):
                 self.told = event.number
@@ -195,7 +195,7 @@ class LiveBlock:
             raise
 
     def finish(self, last: str) -> None:
-        """The final block and the last line; the terminal is as it was."""
+        """Draw the final block and the last line, and restore the terminal."""
         try:
             self.tick()
             self.live.stop()

@@ -1,4 +1,4 @@
-"""Numbers as people read them: figures, durations, sizes. Plain ASCII, so that they can be written anywhere."""
+"""Human-readable numbers: metrics, durations, sizes. Plain ASCII, so that they can be written anywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def figure(value: float) -> str:
 
 
 def whole(value: float) -> str:
-    """A rate, without digits that only flicker.
+    """A rate, without digits that would only flicker.
 
     >>> whole(123456.7), whole(3.14159), whole(0.02), whole(0)
     ('123,457', '3.1', '0.02', '0')
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one.
+    """A fraction as a percentage.
 
     >>> percent(0.314), percent(0.004), percent(0)
     ('31 %', '0.4 %', '0 %')
@@ -60,7 +60,7 @@ def percent(share: float) -> str:
 
 
 def bare(text: str) -> str:
-    r"""Lines of text with nothing that could move a cursor; a model in training writes any byte.
+    r"""Text without control characters, such as cursor movements; a model in training may write any byte.
 
     >>> bare("a\tb\x1b[31mc\r\n")
     'a    b\\x1b[31mc\n'

@@ -29,7 +29,7 @@ class LineDisplay:
         """Nothing yet: the first line comes with the first step."""
 
     def tick(self) -> None:
-        """Say what is new, or that it still goes on."""
+        """Print new events, or a status line if nothing was printed for a while."""
         now = self.progress.snapshot()
         for event in self.progress.events(self.told):
             self.told = event.number
@@ -40,7 +40,7 @@ class LineDisplay:
             self.write_lines(status(now))
 
     def finish(self, last: str) -> None:
-        """What has not been said yet, and the last line."""
+        """Print the remaining events and the last line."""
         now = self.progress.snapshot()
         for event in self.progress.events(self.told):
             self.told = event.number
@@ -61,10 +61,10 @@ def place(now: Snapshot, step: int) -> str:
 
 
 def status(now: Snapshot) -> str:
-    """Where the training stands, on one line."""
+    """The status of the training on one line."""
     parts = [place(now, now.step)]
     if now.loss is None:
-        parts.append(f"{now.doing or 'the first step is being made'}, {duration(now.elapsed)} so far")
+        parts.append(f"{now.doing or 'the first step is running'}, {duration(now.elapsed)} so far")
         return GAP.join(parts)
     if now.doing:
         parts.append(bare(now.doing).replace("\n", " "))
@@ -112,7 +112,7 @@ def metrics_text(metrics: Mapping[str, float], now: Snapshot) -> str:
 
 
 def last_line(now: Snapshot, error: type[BaseException] | None = None) -> str:
-    """How it ended, on one line: the step, the time, the figures."""
+    """The outcome on one line: step, time, metrics."""
     if error is not None:
         how = "stopped" if issubclass(error, KeyboardInterrupt | Stopped) else "failed"
     else:

@@ -1,4 +1,4 @@
-"""One cell of a notebook, updated in place. IPython is used where it already runs, and imported nowhere else."""
+"""One notebook cell, updated in place. IPython is used only if it is already running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.training.display.progress import Progress
 
 WIDTH, HEIGHT = 100, 30
 EVERY = 1.0  # seconds between two updates: each one travels to the browser whole
-# Its own dark ground: the colours of the lines are chosen for one, and a notebook may be light.
+# Its own dark background: the line colours are chosen for one, and a notebook may be light.
 CELL = (
     '<pre style="color:{foreground};background:{background};padding:0.8em;line-height:1.25;white-space:pre;'
     "overflow-x:auto;font-family:Menlo,'DejaVu Sans Mono',Consolas,monospace\">{code}</pre>"
@@ -26,7 +26,7 @@ CELL = (
 
 
 def kernel_display() -> Callable[..., Any] | None:
-    """IPython's `display` if this process is a notebook's kernel; a plain terminal, also IPython's own, is None."""
+    """IPython's `display` if this process is a notebook kernel; None in a terminal, also IPython's."""
     module = sys.modules.get("IPython")
     ask = getattr(module, "get_ipython", None)
     shell = ask() if ask is not None else None
@@ -37,7 +37,7 @@ def kernel_display() -> Callable[..., Any] | None:
 
 
 class NotebookCell:
-    """The live block as HTML (and as text, for viewers without)."""
+    """The live block as HTML, with a plain-text fallback."""
 
     def __init__(
         self, progress: Progress, show: Callable[..., Any], clock: Callable[[], float] = time.monotonic
@@ -47,11 +47,11 @@ class NotebookCell:
         self.updated = clock()
 
     def start(self) -> None:
-        """Open the place that is updated later."""
+        """Create the cell output that is updated later."""
         self.handle = self.show(self.bundle(), raw=True, display_id=True)
 
     def tick(self) -> None:
-        """Update it, not too often."""
+        """Update the cell, at most every EVERY seconds."""
         if self.clock() - self.updated >= EVERY:
             self.updated = self.clock()
             self.handle.update(self.bundle(), raw=True)
@@ -61,7 +61,7 @@ class NotebookCell:
         self.handle.update(self.bundle(last), raw=True)
 
     def bundle(self, last: str = "") -> dict[str, str]:
-        """The block in the forms a notebook can show."""
+        """The block as a MIME bundle."""
         lines = block(self.progress.snapshot(), WIDTH, HEIGHT)
         if last:
             lines.append(Text(last))

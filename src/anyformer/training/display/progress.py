@@ -1,4 +1,4 @@
-"""What a training has done so far: written by the loop, read by whoever shows it. Nothing here waits for a device."""
+"""The progress of a training: written by the loop, read by displays. Nothing here waits for a device."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ __all__ = ["Event", "Progress", "Snapshot", "peak_flops"]
 
 Point = tuple[float, float]
 
-RECENT = 50  # calls of `step` that the rates are taken over
-POINTS = 2000  # of a curve kept; beyond that every second one goes
-EVENTS = 2000  # kept for readers that come late
-OUTLIER = 5.0  # a step that took this many medians counts as this many: a hiccup is not a trend
-SMOOTH = 10.0  # logged losses averaged, once there are enough
+RECENT = 50  # calls of `step` that rates are averaged over
+POINTS = 2000  # kept of a curve; beyond that every second one is dropped
+EVENTS = 2000  # kept for late readers
+OUTLIER = 5.0  # a step's time is capped at this many medians: a hiccup is not a trend
+SMOOTH = 10.0  # time constant of the smoothed loss, in logged losses
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something to be reported once."""
+    """An event to be reported once."""
 
     number: int
     kind: str  # evaluation, sample, note
     step: int
     text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    keep: bool = False  # stays on the screen above the live block
-    loss: float | None = None  # of training, smoothed, at that moment
+    keep: bool = False  # printed permanently above the live block
+    loss: float | None = None  # smoothed training loss at that moment
     left: float | None = None  # seconds
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a display needs, at one moment. None: not known (yet)."""
+    """Everything a display needs at one moment. None: not known (yet)."""
 
     step: int
     total: int | None
@@ -54,7 +54,7 @@ class Snapshot:
     smooth: float | None = None
     lr: float | None = None
     grad_norm: float | None = None
-    per_second: float | None = None  # units a second while it trains, evaluations not counted
+    per_second: float | None = None  # units per second of training time, without evaluations
     step_seconds: float | None = None
     wait: float | None = None  # share of the step time spent waiting for data
     left: float | None = None  # seconds
@@ -78,10 +78,10 @@ class Snapshot:
 
 
 class Progress:
-    """The record of one training; every method may be called from any thread.
+    """The progress record of one training; thread-safe.
 
-    `per_step` counts `unit`s (tokens, rows) a step; `first` is the step a resumed run starts from. `better` ("min" or
-    "max") says which way the main metric is good, so that the best value can be named.
+    `per_step` is the number of `unit`s (tokens, rows) per step; `first` is the step a resumed run starts from. `better`
+    ("min" or "max") is the direction of the main metric, to track its best value.
 
     >>> progress = Progress(100, 512)
     >>> for step in range(10, 60, 10):
@@ -108,7 +108,7 @@ class Progress:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.total, self.per_step, self.better = total, per_step, better
-        # A run that is watched names these itself; no display has to ask where a word came from.
+        # A watched run names these itself; sanitised here, so that no display has to.
         self.unit, self.metric, self.title = printable(unit), printable(metric), printable(title)
         self.baseline, self.flops_per_step, self.peak = baseline, flops_per_step, peak
         self.first, self.memory, self.clock = first, memory, clock
@@ -146,13 +146,13 @@ class Progress:
         wait_seconds: float = 0.0,
         count: float | None = None,
     ) -> None:
-        """Steps up to `step` are done; `seconds` and `wait_seconds` are theirs since the last call, pauses left out.
+        """Steps up to `step` are done; `seconds` and `wait_seconds` are since the last call, without pauses.
 
-        `count` is the number of units in them, where that differs from `per_step` each.
+        `count` is the number of units in them, if it differs from `per_step` each.
         """
         with self.lock:
             now, steps = self.clock(), max(1, step - self.at)
-            if self.paused and self.stepped_at is not None:  # evaluated, and perhaps saved, since the last steps
+            if self.paused and self.stepped_at is not None:  # evaluation, and perhaps a save, since the last steps
                 self.pauses.append(max(0.0, now - self.stepped_at - seconds))
             if self.calls == 1:
                 self.recent.clear()  # the first steps also compiled, filled caches and started workers
@@ -182,24 +182,24 @@ class Progress:
             self.add_event("evaluation", step, metrics=dict(metrics))
 
     def sample(self, step: int, text: str) -> None:
-        """What the model writes after `step`."""
+        """A text sample of the model after `step`."""
         with self.lock:
             self.last_sample = (step, text)
             self.add_event("sample", step, text)
 
     def note(self, text: str, keep: bool = False) -> None:
-        """An event in words; `keep` leaves it on the screen for good."""
+        """A text event; `keep` prints it permanently."""
         with self.lock:
             self.last_note = printable(text)
             self.add_event("note", self.at, self.last_note, keep=keep)
 
     def planned(self, total: int) -> None:
-        """The number of steps has changed."""
+        """Change the total number of steps."""
         with self.lock:
             self.total = total
 
     def doing(self, text: str) -> None:
-        """What happens now, if it is not a step: shown until the next call of `step` or `evaluated`."""
+        """The current activity other than a step: shown until the next call of `step` or `evaluated`."""
         with self.lock:
             self.now_doing = printable(text)
 
@@ -235,7 +235,7 @@ class Progress:
     # ------------------------------------------------------------------------------------------------ inside the lock
 
     def step_seconds(self) -> float | None:
-        """Seconds a step lately; single slow ones are cut down."""
+        """Recent seconds per step, with outliers capped."""
         if not self.recent:
             return None
         bound = OUTLIER * statistics.median(seconds / steps for steps, seconds, _, _ in self.recent)
@@ -244,7 +244,7 @@ class Progress:
         )
 
     def left(self, seconds: float | None) -> float | None:
-        """Seconds to the end: the steps at their recent pace, the evaluations still to come at their usual length."""
+        """Seconds to the end: steps at their recent speed plus the expected evaluations."""
         if self.total is None or seconds is None:
             return None
         steps = max(0, self.total - self.at)

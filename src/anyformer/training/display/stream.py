@@ -1,4 +1,4 @@
-"""A stream that may be closed, full or of a narrow encoding without an error for whoever writes to it."""
+"""A stream wrapper that never raises when the stream is closed, full or cannot encode a character."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TextIO
 
 
 class Safe:
-    """The few methods of a text stream that a display needs; after a failed write everything is swallowed.
+    """The few methods of a text stream that a display needs; after a failed write all output is dropped.
 
     >>> import io
     >>> stream = io.StringIO()
@@ -24,7 +24,7 @@ class Safe:
         return getattr(self.stream, "encoding", None) or "ascii"
 
     def isatty(self) -> bool:
-        """Whether a person looks at it."""
+        """Whether the stream is a terminal."""
         try:
             return self.stream is not None and self.stream.isatty()
         except (OSError, ValueError):  # closed
@@ -37,7 +37,7 @@ class Safe:
         return self.stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write, with question marks for what the encoding cannot say."""
+        """Write, with question marks for characters that cannot be encoded."""
         if self.gone or self.stream is None:
             return len(text)
         try:
@@ -49,7 +49,7 @@ class Safe:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, if there is still somebody."""
+        """Flush, unless the stream is closed."""
         if self.gone or self.stream is None:
             return
         try:

@@ -1,8 +1,9 @@
 """A run's metrics as a TensorBoard event file, written byte by byte.
 
-torch.utils.tensorboard needs a package that no extra of ours brings, and stamps its files with the time of writing.
+torch.utils.tensorboard needs a package that none of our extras installs, and timestamps its files with the time of
+writing.
 
-The file is a row of records: length, checksum of the length, data, checksum of the data. The data is one protobuf
+The file is a sequence of records: length, checksum of the length, data, checksum of the data. The data is one protobuf
 message `Event`: wall_time = 1 (double), step = 2 (int64), file_version = 3 (text), summary = 5; a summary holds
 value = 1, and that tag = 1 (text) and simple_value = 2 (float).
 """
@@ -46,19 +47,19 @@ def crc32c(data: bytes) -> int:
 
 
 def mask_checksum(data: bytes) -> bytes:
-    """The checksum as it is stored: turned and shifted, so that a checksum of checksums stays one."""
+    """The masked checksum of the TFRecord format: rotated and offset, so that data containing checksums is safe."""
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def record(data: bytes) -> bytes:
-    """One message with its frame."""
+    """One framed record."""
     length = struct.pack("<Q", len(data))
     return length + mask_checksum(length) + data + mask_checksum(data)
 
 
 def varint(value: int) -> bytes:
-    """A whole number in groups of seven bits; a negative one as its 64-bit complement."""
+    """A protobuf varint; a negative number as its 64-bit two's complement."""
     value &= 2**64 - 1
     out = bytearray()
     while value > 127:
@@ -69,7 +70,7 @@ def varint(value: int) -> bytes:
 
 
 def part(number: int, kind: int, data: bytes) -> bytes:
-    """One field of a message."""
+    """One encoded field of a message."""
     return varint(number << 3 | kind) + (varint(len(data)) if kind == BYTES else b"") + data
 
 
@@ -84,7 +85,7 @@ def scalars(wall: float, step: int, values: dict[str, float]) -> bytes:
 def as_float(value: float) -> bytes:
     try:
         return struct.pack("<f", value)
-    except OverflowError:  # a whole number, or one beyond single precision
+    except OverflowError:  # beyond float32
         return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
 
 

@@ -1,1 +1,1 @@
-"""Several processes that train one model."""
+"""Distributed training: several processes train one model."""

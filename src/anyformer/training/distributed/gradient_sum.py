@@ -1,8 +1,8 @@
-"""Adding up the gradients of all processes while the backward pass still runs.
+"""All-reduce of gradients, overlapped with the backward pass.
 
-Torch's own wrapper takes the mean of its processes and wants to be called in place of the model. Here losses are sums,
-so gradients are too; the loss is computed, compiled and saved by the same code as in one process; and a parameter that
-no process used keeps no gradient, without a walk through the graph.
+torch's DDP averages over processes and wraps the model. Here losses are sums, so gradients are too; the loss is
+computed, compiled and saved by the same code as in one process; and a parameter that no process used keeps no gradient,
+without traversing the graph.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-BUCKET_BYTES = 25 * 2**20  # gradients sent at once: few large messages, the first of them early in the backward pass
+BUCKET_BYTES = 25 * 2**20  # bytes per all-reduce: few large messages, the first of them early in the backward pass
 
 
 @dataclass
 class Bucket:
-    """Parameters whose gradients travel together."""
+    """Parameters whose gradients are reduced together."""
 
     parameters: list[nn.Parameter]
-    missing: int = 0  # gradients that this backward pass has not given yet
-    sent: Tensor | None = None  # their gradients end to end, then for each whether this process had one
+    missing: int = 0  # gradients not yet computed in this backward pass
+    sent: Tensor | None = None  # the flat gradients, then a flag per parameter whether this process had one
     work: dist.Work | None = field(default=None, repr=False)
 
 
 class GradientSum:
-    """Gradients of a model with the same weights in every process; `arm` before a backward pass, `wait` after it."""
+    """Sums a replicated model's gradients over processes; `arm` before a backward pass, `wait` after it."""
 
     def __init__(self, model: nn.Module) -> None:
         parameters = [p for p in model.parameters() if p.requires_grad]
-        # The last layers have their gradients first.
+        # The last layers get their gradients first.
         self.buckets = [Bucket(group) for group in split_buckets(list(reversed(parameters)))]
         self.bucket_of = {id(p): bucket for bucket in self.buckets for p in bucket.parameters}
-        self.next: int | None = None  # the bucket to send next; None: this backward pass is not added up
+        self.next: int | None = None  # the bucket to send next; None: no reduction in this backward pass
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(self.ready)
 
     def arm(self) -> None:
-        """The next backward pass completes the gradients of the step."""
+        """Reduce gradients during the next backward pass, the step's last."""
         self.next = 0
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)
 
     def ready(self, parameter: Tensor) -> None:
-        """A gradient is complete; buckets leave in one order in every process, each as soon as it is full."""
+        """Hook: a gradient is complete; full buckets are sent in the same order in every process."""
         if self.next is None:
             return
         self.bucket_of[id(parameter)].missing -= 1
@@ -55,7 +55,7 @@ class GradientSum:
             self.next += 1
 
     def wait(self) -> None:
-        """After the backward pass: send what is left, and put the sums in the place of the gradients."""
+        """After the backward pass: send the remaining buckets and replace the gradients by their sums."""
         assert self.next is not None
         for bucket in self.buckets[self.next :]:
             send(bucket)
@@ -65,7 +65,7 @@ class GradientSum:
 
 
 def split_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Neighbours of one type, up to the size of a bucket."""
+    """Group consecutive parameters of one dtype up to the bucket size."""
     group: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -80,7 +80,7 @@ def split_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parame
 
 
 def send(bucket: Bucket) -> None:
-    """Start the sum of a bucket; a parameter that this process did not use adds nothing."""
+    """Start the all-reduce of a bucket; a parameter that this process did not use contributes zeros."""
     used = bucket.parameters[0].new_ones(len(bucket.parameters))
     parts = []
     for i, parameter in enumerate(bucket.parameters):
@@ -94,7 +94,7 @@ def send(bucket: Bucket) -> None:
 
 
 def receive(bucket: Bucket) -> None:
-    """Wait for the sum of a bucket and hand it to its parameters."""
+    """Wait for a bucket's all-reduce and assign the sums to its parameters' gradients."""
     assert bucket.sent is not None and bucket.work is not None
     bucket.work.wait()
     sums = bucket.sent.split([*(p.numel() for p in bucket.parameters), len(bucket.parameters)])

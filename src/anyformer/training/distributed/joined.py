@@ -1,4 +1,4 @@
-"""Processes joined by torch.distributed: how they speak with each other, and how a failure of one ends them all."""
+"""Processes joined by torch.distributed: how they communicate, and how a failure of one ends them all."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from anyformer.training.distributed.world import World
 
 Value = TypeVar("Value")
 logger = logging.getLogger("anyformer")
-# The first process may prepare data for hours while the others wait for its word; whether it lives, `PeerWatch` knows.
+# The first process may prepare data for hours while the others wait; `PeerWatch` checks that it is alive.
 WORD = timedelta(days=7)
-BROKEN = ("gloo", "nccl", "connection", "broken pipe", "socket", "store")  # how torch says that a peer is gone
+BROKEN = ("gloo", "nccl", "connection", "broken pipe", "socket", "store")  # words in torch's errors when a peer is gone
 CODES = (INTERRUPTED, TERMINATED)
 
 
 class JoinedPeers(Peers):
-    """The default group carries tensors, by NCCL between GPUs; `control` carries words between hosts, by Gloo."""
+    """The default group carries tensors (NCCL between GPUs); `control` carries messages between hosts (Gloo)."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, torch.device("cpu"))
-        # The launcher's store outlives a restart, and with it what the processes before had written.
+        # The launcher's store outlives a restart, including what the previous processes wrote.
         self.store: dist.Store = dist.PrefixStore(f"attempt-{world.restarts}", next(rendezvous("env://"))[0])
         self.watch = PeerWatch(world, self.end)
         self.watch.start()
@@ -40,11 +40,11 @@ class JoinedPeers(Peers):
         self.failure: Failure | None = None  # why all of them end
 
     def connect(self, device: torch.device) -> None:
-        """Open the ways between the processes, for tensors on this device."""
+        """Create the process groups, for tensors on this device."""
         self.device = device
         gpu = device if device.type == "cuda" else None
         if gpu is not None:
-            torch.cuda.set_device(gpu)  # a mesh of devices would else guess, and warn
+            torch.cuda.set_device(gpu)  # otherwise a device mesh guesses, and warns
         dist.init_process_group("gloo" if gpu is None else "nccl", store=self.store, rank=self.world.rank,
                                 world_size=self.world.size, device_id=gpu)  # fmt: skip
         self.control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=WORD)
@@ -75,7 +75,7 @@ class JoinedPeers(Peers):
         return self.agreed_stop
 
     def gather(self, value: Any) -> list[Any]:
-        """Through the store: values are few and of any length."""
+        """Gather through the store: values are few and of any length."""
         name = f"gather-{self.watch.step}"
         self.store.set(f"{name}-{self.world.rank}", json.dumps(value))
         return [json.loads(self.store.get(f"{name}-{rank}")) for rank in range(self.world.size)]
@@ -106,7 +106,7 @@ class JoinedPeers(Peers):
     # ------------------------------------------------------------ when it goes wrong
 
     def explain(self, error: BaseException) -> str:
-        """What went wrong first, in whichever process; every process that fails comes here."""
+        """The first failure in any process; every failing process calls this."""
         if self.failure is None and self.joined and not isinstance(error, AlreadyReported):
             told_by = 0 if isinstance(error, Stopped) else self.world.rank  # a stop is in all of them
             own = Failure(self.world.rank, self.watch.step, in_words(error), code_of(error), told_by)
@@ -118,23 +118,23 @@ class JoinedPeers(Peers):
         return str(error) if self.failure is None else self.failure.line
 
     def report(self, error: BaseException) -> BaseException:
-        """What this process raises for an error: where it was the first to know, the error with its rank and step; else
-        only the exit code, since the process that was the first says the rest."""
+        """The exception to raise for an error: the error with rank and step in the process that detected it first, else
+        only the exit code."""
         if isinstance(error, AlreadyReported) or not self.joined:
             return error
         self.explain(error)
         assert self.failure is not None
         if self.is_first:
-            time.sleep(2 * BEAT)  # it may hold the store in which the others look for the reason
+            time.sleep(2 * BEAT)  # it may host the store where the others look up the reason
         self.watch.close()
         if self.failure.told_by != self.world.rank:
             return AlreadyReported(self.failure.code)
-        # A stop is agreed on and a mistake is in every process alike; what happened to one process needs its name.
+        # A stop is collective and a user error occurs in every process; the failure of one process needs its rank.
         of_all = isinstance(error, UserError) and not isinstance(error, NoRoom)
         return error if of_all or isinstance(error, KeyboardInterrupt) else RankFailed(self.failure, error)
 
     def end(self, failure: Failure) -> None:
-        """End from the watching thread: the main one waits for a process that will not answer."""
+        """Exit from the watch thread: the main thread is blocked on a process that will not answer."""
         self.on_abort(failure.line)
         if failure.told_by == self.world.rank:
             logger.error("%s", failure.line)
@@ -163,5 +163,5 @@ def in_words(error: BaseException) -> str:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether an error only says that another process does not answer any more."""
+    """Whether an error only means that another process no longer responds."""
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in BROKEN)

@@ -1,6 +1,6 @@
-"""How several processes share the work of a step; one setting, `training.parallel`, says which way.
+"""How several processes share the work of a step, by the setting `training.parallel`.
 
-| parallel | rows                 | weights, gradients, optimizer      | what travels                              |
+| parallel | rows                 | weights, gradients, optimizer      | communication                             |
 |----------|----------------------|------------------------------------|-------------------------------------------|
 | ddp      | each rank its part   | all of them in every process       | sums of gradients, once a step            |
 | fsdp     | each rank its part   | each rank one part of each         | weights layer by layer, sums of gradients |
@@ -23,7 +23,7 @@ from anyformer.training.settings import Config, Training
 
 
 class Parallel:
-    """One process: all rows, all weights, nothing to add up. The others answer the same questions."""
+    """A single process: all rows, all weights, no communication; also the interface of the others."""
 
     name: ClassVar[str] = "alone"  # as the setting has it
     shards: ClassVar[bool] = False  # whether a process holds only a part of the weights
@@ -42,38 +42,38 @@ class Parallel:
         return self.peers.world.size if self.splits_rows else 1
 
     def build(self, spec: Network, settings: Training) -> Any:
-        """The network on its device, with the weights that one process would give it."""
+        """Build the network on its device, with the same initial weights as a single process."""
         model = spec.build(seed=settings.seed, device=self.peers.device)
         choose_trained(model, settings)
         return model
 
     def sum_weight(self, weight: int) -> int:
-        """The weight of the targets of all processes."""
+        """Sum of the target weights of all processes."""
         return self.peers.exchange(weight)
 
     def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
-        """The gradients of a micro-batch; after the last one they are those of all processes."""
+        """Backward pass of a micro-batch; after the last one gradients are summed over processes."""
         loss.backward(inputs=leaves)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        """The loss of all processes."""
+        """Sum of the loss over processes."""
         return loss
 
     def clip(self, parameters: list[nn.Parameter], limit: float | None) -> Tensor:
-        """The norm of all gradients, which are shortened to the limit where there is one."""
+        """Clip the gradients to the limit, if any; returns their norm."""
         if limit is None:
             return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         return nn.utils.clip_grad_norm_(parameters, limit)
 
 
 def choose_trained(model: nn.Module, settings: Training) -> None:
-    """Say which parameters learn, before anything is made for them: optimizers, sums of gradients."""
+    """Apply LoRA and freezing, before optimizers and gradient hooks are created."""
     add_adapters(model, settings.lora, settings.seed)
     freeze(model, settings.freeze)  # adapters too
 
 
 def open_parallel(config: Config, peers: Peers) -> Parallel:
-    """The way that a run's settings ask for, with these processes."""
+    """The parallelism of a run's settings with these processes."""
     check_processes(config, peers.world)
     if peers.world.is_alone:
         return Parallel(peers)
@@ -92,7 +92,7 @@ def open_parallel(config: Config, peers: Peers) -> Parallel:
 
 
 def check_processes(config: Config, world: World) -> None:
-    """Refuse what several processes cannot share rightly, before the first step."""
+    """Reject settings that do not work with several processes, before the first step."""
     if world.is_alone:
         return
     if len(config.objective.phases()) > 1:
@@ -108,7 +108,7 @@ def check_processes(config: Config, world: World) -> None:
 
 
 def check_parts(kind: str, config: Config, size: int) -> None:
-    """Refuse what cannot be trained where each process holds a part of the weights."""
+    """Reject settings that do not work with sharded weights."""
     from anyformer.training.distributed.sharded import check_shardable
     from anyformer.training.distributed.tensor import check_split
 
@@ -123,7 +123,7 @@ def check_parts(kind: str, config: Config, size: int) -> None:
 
 
 def check_rows(batch_size: int, world: World) -> None:
-    """Each process takes the same number of rows of a full batch."""
+    """Require that the full batch divides evenly over processes."""
     rest = batch_size % world.size
     if rest:
         near = [size for size in (batch_size - rest, batch_size - rest + world.size) if size]

@@ -1,4 +1,4 @@
-"""Models of which each process holds a part, however they are cut: how they are built, filled and clipped."""
+"""Sharded models, however they are split: building, initialisation and gradient clipping."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from anyformer.training.settings import Training
 
 
 class PartitionedParallel(Parallel):
-    """`cut` says how; the rest is the same for all."""
+    """Base of sharded parallelism; `cut` decides how parameters are split."""
 
     shards = True
 
     @property
     def mesh(self) -> DeviceMesh:
-        """All processes in a row."""
+        """A 1-D mesh of all processes."""
         return init_device_mesh(self.peers.device.type, (self.peers.world.size,))
 
     def build(self, spec: Network, settings: Training) -> Any:
-        """Cut while it has shapes only, then filled parameter by parameter: no process ever holds the whole model.
+        """Shard on `meta`, then initialise parameter by parameter: no process ever holds the whole model.
 
-        Every process draws the numbers that one process would draw, and keeps its part. Parts from outside the library
-        set their own numbers when they are built; such a model is built whole and then cut.
+        Every process draws the same random numbers as a single process would, and keeps its shard. Parts from outside
+        the library initialise themselves when built; such a model is built whole and then sharded.
         """
         device = self.peers.device
         if has_outside_parts(spec) or not isinstance(spec, Model | Seq2Seq | Streams | Towers):
@@ -52,14 +52,14 @@ class PartitionedParallel(Parallel):
         return model
 
     def cut(self, model: nn.Module, settings: Training) -> None:
-        """Leave each process its part of the parameters."""
+        """Shard the parameters."""
         raise NotImplementedError
 
     def fit(self, model: nn.Module) -> None:
-        """Once the parts are filled: let the modules know how much of them is here, where they must."""
+        """After initialisation: adjust modules that need to know their local sizes."""
 
     def clip(self, parameters: list[nn.Parameter], limit: float | None) -> Tensor:
-        """As in one process: the parts of all processes make one norm."""
+        """As in a single process: the norm is over the shards of all processes."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         parts = nn.utils.get_total_norm(locals_of(g for g in gradients if is_part(g))).square()
         dist.all_reduce(parts)

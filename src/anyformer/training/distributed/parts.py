@@ -1,6 +1,6 @@
-"""Tensors of which each process holds a part: torch's DTensor, asked here and nowhere else.
+"""Sharded tensors: all use of torch's DTensor is in this module.
 
-A program with one process never loads torch.distributed.tensor, and its tensors pass through unchanged.
+A single process never imports torch.distributed.tensor, and its tensors pass through unchanged.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch import Tensor
 
 
 def is_distributed(tensor: Any) -> bool:
-    """Whether a tensor is spread over processes, in parts or in copies."""
+    """Whether a tensor is a DTensor, sharded or replicated."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensor, loaded.DTensor)
 
 
 def is_part(tensor: Any) -> bool:
-    """Whether this process holds a part of a tensor only."""
+    """Whether a tensor is sharded."""
     return is_distributed(tensor) and any(placement.is_shard() for placement in tensor.placements)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part that this process holds, in the same memory."""
+    """The local shard, sharing memory."""
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -35,12 +35,12 @@ def locals_of(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor, gathered from all processes; each of them must ask for it."""
+    """The full tensor, gathered from all processes; a collective call."""
     return tensor.detach().full_tensor() if is_distributed(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
 def spread_like(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor as `like` is spread; every process has it, and keeps its own part."""
+    """Shard a full tensor as `like` is sharded; every process holds it and keeps its own shard."""
     if not is_distributed(like) or is_distributed(value):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -51,14 +51,14 @@ def spread_like(value: Tensor, like: Tensor) -> Tensor:
 
 
 def copy_into(parameter: Tensor, value: Tensor) -> None:
-    """Give a parameter its values."""
+    """Copy full values into a parameter, sharded or not."""
     with torch.no_grad():
         parameter.copy_(spread_like(value, parameter))
 
 
 @contextmanager
 def filled_whole(parameter: Tensor) -> Iterator[Tensor]:
-    """A whole tensor to fill in place of a parameter, which then gets its part of it; only one is whole at a time."""
+    """Yield a full tensor to fill for a sharded parameter, which then keeps its shard; one parameter at a time."""
     if not is_distributed(parameter):
         yield parameter
         return

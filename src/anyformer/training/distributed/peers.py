@@ -1,4 +1,4 @@
-"""The other processes of a training, as one of them sees them: agreeing with them, and ending with them."""
+"""The other processes of a training, as seen from one of them: agreement and joint shutdown."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ Value = TypeVar("Value")
 
 
 class Peers:
-    """Nobody: one process agrees with itself. `JoinedPeers` answers the same for several."""
+    """A single process without peers; `JoinedPeers` implements the same interface for several."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device = world, device
-        self.asked: Callable[[], int | None] = lambda: None  # the exit code of a stop that this process was asked for
+        self.asked: Callable[[], int | None] = lambda: None  # the exit code of a stop requested of this process
         self.on_abort: Callable[[str], None] = lambda reason: None  # called where the process ends from a thread
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes, shows and reports."""
+        """Whether this process writes files, shows progress and reports."""
         return self.world.is_first
 
     def broadcast(self, make: Callable[[], Value]) -> Value:
-        """What the first process makes, in every process: plain values that JSON can hold. Its errors are theirs."""
+        """The result of `make` in the first process, sent to every process as JSON; its errors are raised in all."""
         return make()
 
     def exchange(self, weight: int) -> int:
-        """The sum of all weights; once a step, and on the way everybody learns whether anybody was asked to stop."""
+        """Sum of the weights of all processes; called once per step, and also agrees on stop requests."""
         return weight
 
     def stop_code(self) -> int | None:
-        """The exit code of a stop that every process knows of."""
+        """The exit code of a stop agreed on by all processes."""
         return self.asked()
 
     def gather(self, value: Any) -> list[Any]:
-        """A plain value of every process, in the order of their ranks."""
+        """A JSON value of every process, in rank order."""
         return [value]
 
     def note_step(self, done: int) -> None:
-        """How far this process is, for a message that others may have to write."""
+        """Record this process's step, for error messages of the others."""
 
     def explain(self, error: BaseException) -> str:
-        """What went wrong, for the record of the run."""
+        """What went wrong, for run.json."""
         return str(error)
 
     def part(self) -> None:
-        """From here on every process goes its own way: the others are not waited for, nor looked at."""
+        """Leave the group: from here on the other processes are neither waited for nor watched."""
 
 
 @contextmanager
 def join(world: World, device: str) -> Iterator[Peers]:
-    """The other processes, while the block runs. However it ends here, it ends everywhere, and is reported once.
+    """Join the other processes for the block. If it fails in one, it ends in all, and is reported once.
 
-    `device` is what was asked for; each process finds its own (`Peers.device`).
+    `device` is the requested device; each process picks its own (`Peers.device`).
     """
     if world.is_alone:
         yield Peers(world, pick_device(device))
@@ -79,7 +79,7 @@ def join(world: World, device: str) -> Iterator[Peers]:
 
 
 def place_of(world: World, device: torch.device) -> torch.device:
-    """The device of this process: its own GPU of the machine."""
+    """The device of this process: the GPU of its local rank."""
     if device.type != "cuda":
         return device
     if ":" in str(device):

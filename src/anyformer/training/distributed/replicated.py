@@ -1,4 +1,4 @@
-"""`ddp`: every process has the whole model and its part of the rows; gradients are added up."""
+"""`ddp`: every process has the whole model and its part of the rows; gradients are summed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from anyformer.training.settings import Training
 
 
 class ReplicatedParallel(Parallel):
-    """The same weights everywhere, kept the same by the same gradients."""
+    """Replicated weights, kept equal by equal gradients."""
 
     name = "ddp"
     splits_rows = True
 
     def build(self, spec: Network, settings: Training) -> Any:
         model = super().build(spec, settings)
-        for parameter in model.parameters():  # another kind of processor may draw other last bits
+        for parameter in model.parameters():  # another kind of processor may initialise with different last bits
             dist.broadcast(parameter.detach(), 0)
         self.gradients = GradientSum(model)
         return model

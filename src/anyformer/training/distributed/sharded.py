@@ -1,8 +1,8 @@
-"""`fsdp`: weights, gradients and optimizer in parts (torch's FSDP2, 2304.11277).
+"""`fsdp`: sharded weights, gradients and optimizer state (torch's FSDP2, 2304.11277).
 
-Each block is a group: its weights are gathered before its pass and forgotten after it, and its gradients are summed
-into the parts. What several places use, tables above all, belongs to the group of the whole model, which stays gathered
-from the first pass to the last.
+Each block is an FSDP group: its weights are all-gathered before its pass and freed after it, and its gradients are
+reduce-scattered. Parameters used in several places, embeddings above all, belong to the root group, which stays
+gathered from the first pass to the last.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from anyformer.training.settings import Training
 
 
 class ShardedParallel(PartitionedParallel):
-    """`fsdp`: each process has its part of the rows and of every parameter."""
+    """`fsdp`: each process has its part of the rows and a shard of every parameter."""
 
     name = "fsdp"
     splits_rows = True
 
     def cut(self, model: nn.Module, settings: Training) -> None:
-        # Casting the inputs would copy the Context and break what its layers share.
+        # Casting the inputs would copy the Context and break the identities its layers rely on.
         low = torch.bfloat16 if settings.precision == "bf16" else None
         policy = MixedPrecisionPolicy(
             param_dtype=low, reduce_dtype=torch.float32 if low else None, cast_forward_inputs=False
         )
-        # It warns of changing an output in place, which no objective does.
+        # FSDP warns about modifying an output in place, which no objective does.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         mesh = self.mesh
         for block in blocks_alone(model):
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        # Losses enter by these methods too.
+        # Losses call these methods too.
         if isinstance(model, ModelModule | Seq2SeqModule):
             register_fsdp_forward_method(model, "before_head")
         if isinstance(model, ElectraModule):
@@ -58,16 +58,16 @@ class ShardedParallel(PartitionedParallel):
 
 
 def check_shardable(model: nn.Module) -> None:
-    """Refuse what weights in parts would break.
+    """Reject models that sharded weights would break.
 
-    Modules that change numbers of their own in a pass change a gathered copy, which is dropped.
+    Modules that update their own state in a forward pass would update a gathered copy, which is dropped.
     """
     if any(isinstance(module, BatchNorm) and not module.frozen for module in model.modules()):
-        raise UserError("batch norm keeps running statistics, which weights in parts would lose",
+        raise UserError("batch norm keeps running statistics, which fsdp would lose",
                         where="training.parallel", fix="use ddp")  # fmt: skip
 
 
 def blocks_alone(model: nn.Module) -> list[nn.Module]:
-    """Blocks that share nothing with another one, so that nobody needs their weights outside their own pass."""
+    """Blocks without shared weights, which are not needed outside their own pass."""
     stacks = [module for module in model.modules() if isinstance(module, StackModule) and module.spec.groups is None]
     return [block for stack in stacks for block in stack.blocks if isinstance(block, BlockModule)]

@@ -1,10 +1,10 @@
-"""`tensor`: the heads of attention and the channels of MLPs over processes (torch's tensor parallel, 1909.08053).
+"""`tensor`: attention heads and MLP channels split over processes (torch's tensor parallel, 1909.08053).
 
-The first projection of a branch is cut by rows, so that each process computes its own heads or inner channels; the
-second by columns, so that their results are summed once. Rows of `qkv` lie group by group and rows of a gated `up` in
-pairs, so that an even cut is a right one. Everything else is in every process, and stays the same by doing the same.
-What is whole everywhere and yet meets this process's heads or channels only, such as relative positions, norms of
-queries and keys, and adapters, has a part of its gradient here: those parts are added up.
+The first projection of a branch is split by output rows, so that each process computes its own heads or inner
+channels; the second by input columns, so that one all-reduce sums the results. Rows of `qkv` are stored group by group
+and rows of a gated `up` in pairs, so that an even split is correct. Everything else is replicated, and stays equal
+because every process computes the same. Replicated parameters that meet only this process's heads or channels, such as
+relative positions, norms of queries and keys, and adapters, have a partial gradient here; those are all-reduced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OTHER = "use fsdp or ddp"
 
 
 class TensorParallel(PartitionedParallel):
-    """`tensor`: each process has all rows, and its heads and channels of attention and MLPs."""
+    """`tensor`: each process has all rows and its own attention heads and MLP channels."""
 
     name = "tensor"
 
@@ -60,7 +60,7 @@ class TensorParallel(PartitionedParallel):
                 setattr(layer, name, parameter)
 
     def fit(self, model: nn.Module) -> None:
-        """Attention has this process's heads only."""
+        """Set attention's head counts and relative positions to this process's share."""
         world = self.peers.world
         for module in branches(model):
             if isinstance(module, AttentionModule):
@@ -70,25 +70,25 @@ class TensorParallel(PartitionedParallel):
                 module.sizes = HeadSizes(heads // world.size, groups // world.size, channels, value_channels)
 
     def sum_weight(self, weight: int) -> int:
-        """Every process has all targets."""
+        """Unchanged: every process has all targets."""
         super().sum_weight(weight)
         return weight
 
 
 def branches(model: nn.Module) -> list[AttentionModule | MLPModule]:
-    """The branches of blocks that can be cut; those that several blocks share come once, an expert's MLP does not."""
+    """The attention and MLP branches of blocks that can be split; shared ones once, without experts' MLPs."""
     blocks = [module for module in model.modules() if isinstance(module, BlockModule)]
     found = {id(part): part for block in blocks for part in (block.mixer, block.feed)}
     return [part for part in found.values() if isinstance(part, AttentionModule | MLPModule)]
 
 
 def linear_names(module: AttentionModule | MLPModule) -> tuple[str, str]:
-    """The layer that is cut by rows, and the one cut by columns."""
+    """The layer that is split by output rows, and the one split by input columns."""
     return ("qkv", "out") if isinstance(module, AttentionModule) else ("up", "down")
 
 
 def take_adapters(layers: list[nn.Module]) -> list[tuple[LoRALinear, str, nn.Parameter]]:
-    """Adapters taken off their layers, which torch would cut with them."""
+    """Remove adapters from their layers, since torch would split them too."""
     found = [(layer, name, layer.get_parameter(name)) for layer in layers if isinstance(layer, LoRALinear)
              for name in ("lora_A", "lora_B")]  # fmt: skip
     for layer, name, _ in found:
@@ -105,7 +105,7 @@ def own_heads(relative: Relative, heads: int, rank: int, size: int) -> Relative:
 
 
 def shared_by_parts(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters that are whole in every process and meet its heads or channels only."""
+    """Replicated parameters whose gradient is partial: each process uses them for its own heads or channels only."""
     owners: list[nn.Module | None] = []
     for block in (module for module in model.modules() if isinstance(module, BlockModule)):
         if isinstance(block.mixer, AttentionModule):
@@ -121,12 +121,12 @@ def shared_by_parts(model: nn.Module) -> list[nn.Parameter]:
 
 
 def check_split(model: nn.Module, size: int) -> None:
-    """Refuse a model whose attention and MLPs cannot be cut into `size` parts."""
+    """Reject a model whose attention and MLPs cannot be split into `size` parts."""
     found = branches(model)
     if not found:
-        raise UserError("the model has no Attention and no MLP to cut", where=WHERE, fix=OTHER)
+        raise UserError("the model has no Attention and no MLP to split", where=WHERE, fix=OTHER)
     if any(isinstance(module, MemberLinear) for module in model.modules()):
-        raise UserError("the members of an ensemble share layers that are not cut", where=WHERE, fix=OTHER)
+        raise UserError("the members of an ensemble share layers that cannot be split", where=WHERE, fix=OTHER)
     for module in found:
         if isinstance(module, MLPModule):
             check_divides("inner width", module.down.in_features, size)

@@ -1,4 +1,4 @@
-"""Where a process stands among those that train together, as its launcher says it."""
+"""Rank and size of a distributed training, as given by the launcher."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from anyformer.errors import AlreadyReported, UserError
 
-NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher gives all of them or none
+NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher sets all of them or none
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's number among `size`, and among those on the same machine, which is the number of its GPU.
+    """This process's rank among `size`, and its local rank on its machine, which is also its GPU index.
 
-    `address` and `port` are where they meet. `restarts` counts how often the launcher has started all of them anew,
+    `address` and `port` are the rendezvous. `restarts` is how often the launcher has restarted all processes,
     `max_restarts` how often it may.
     """
 
@@ -30,7 +30,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes, shows and reports."""
+        """Whether this process writes files, shows progress and reports."""
         return self.rank == 0
 
     @property
@@ -39,12 +39,12 @@ class World:
 
 
 ALONE = World()
-REPORT_SECONDS = 3.0  # seconds in which a process prints its error, however busy the machine is
+REPORT_SECONDS = 3.0  # enough for a process to print its error on a busy machine
 
 
 @contextmanager
 def report_once_per_host(world: World) -> Iterator[None]:
-    """Before the processes have joined, a mistake in the command is in each of them: one on every machine tells it."""
+    """Before the processes have joined, a user error occurs in each of them: report it once per host."""
     try:
         yield
     except UserError as error:
@@ -54,14 +54,14 @@ def report_once_per_host(world: World) -> Iterator[None]:
 
 
 def wait_before_exit(world: World) -> None:
-    """Before a process ends without a word: a launcher ends all others as soon as one has ended, also the one that is
-    about to say why. That one has ended long before this is over, and the launcher does not wait either."""
+    """Delay a silent exit: a launcher kills all processes as soon as one has exited, also the one that is about to
+    report the error. That one is done long before this delay ends."""
     if not world.is_alone:
         time.sleep(REPORT_SECONDS)
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """The world that torchrun describes to each process it starts; without a launcher, one process.
+    """The world described by torchrun's environment variables; without a launcher, a single process.
 
     >>> read_world({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"})
     World(rank=3, size=8, local_rank=1, address='node0', port=29500, restarts=0, max_restarts=0)

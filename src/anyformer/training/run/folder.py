@@ -1,4 +1,4 @@
-"""The folder of one run: plain files that a person can read, each written whole or appended to."""
+"""The folder of one run: human-readable files, each replaced atomically or appended to."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ FACTS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 WORDS_FOR = {TEXT: "text", WHOLE: "a whole number", NUMBER: "a number", TABLE: "a table", (bool,): "true or false",
              (list,): "a list"}  # fmt: skip
-# What must be the same, or bits may differ.
+# If any of these differ, results may differ in the last bits.
 SAME = ("processor", "capability", "threads", "processes", "torch", "numpy", "anyformer", "gpu", "device")
-HELD: list[RunFolder] = []  # by this process
+HELD: list[RunFolder] = []  # locked by this process
 
 
-def let_all_go() -> None:
-    """In a forked child: a lock that it shares would outlive the process that holds it, and keep the next one out."""
+def release_locks() -> None:
+    """Release all locks in a forked child: a shared lock would outlive the process that holds it."""
     for folder in list(HELD):
         folder.unlock()
 
 
-os.register_at_fork(after_in_child=let_all_go)
+os.register_at_fork(after_in_child=release_locks)
 
 
 class RunFolder:
-    """Everything one training was. `run.json` says how it stands; the rest is described in docs/how-to/train.md."""
+    """All files of one run. `run.json` holds its status; the others are described in docs/how-to/train.md."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock_file: int | None = None  # the descriptor that holds it
+        self.lock_file: int | None = None  # file descriptor of the held lock
 
     # ------------------------------------------------------------ making and opening
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that exists."""
+        """Open an existing run."""
         if not (path / RUN_FILE).is_file():
             what = "is not a run: it has no run.json" if path.is_dir() else "is a file, not the folder of a run"
             what = what if path.exists() else "is not there"
@@ -79,12 +79,12 @@ class RunFolder:
         return cls(path)
 
     def lock(self) -> None:
-        """Keep other processes out until this one ends, however it ends."""
+        """Lock the run until this process ends, however it ends."""
         if self.lock_file is not None:
             return
         with store.writing(self.path):
             lock = open_plain(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
-        # One that was removed in the meantime, with the whole folder, would keep nobody out.
+        # A lock file that was removed meanwhile, with the whole folder, would lock nothing.
         if not hold_lock(lock) or not is_at(lock, self.path / LOCK_FILE):
             os.close(lock)
             raise UserError("another process is training here", where=str(self.path), fix="wait for it, or stop it")
@@ -103,7 +103,7 @@ class RunFolder:
             self.lock_file = None
 
     def sweep(self) -> None:
-        """Remove what a process that died left half written; only with the lock held."""
+        """Remove partial files left by a process that died; requires the lock."""
         for parent in (self.path, self.checkpoints):
             store.sweep(parent)
         for path in self.path.glob(f".*{PART}"):
@@ -113,7 +113,7 @@ class RunFolder:
     # ------------------------------------------------------------ files
 
     def write(self, name: str, text: str | bytes) -> Path:
-        """Replace one file at once."""
+        """Replace one file atomically."""
         path = self.path / name
         with store.writing(path, len(text)):
             make_folder(path.parent)
@@ -147,27 +147,27 @@ class RunFolder:
             append_text(path, f"{datetime.now().isoformat(timespec='seconds')} {printable(text.rstrip())}\n")
 
     def update(self, **facts: Any) -> dict[str, Any]:
-        """Change what run.json says."""
+        """Update entries of run.json."""
         known = self.read_json(RUN_FILE) if (self.path / RUN_FILE).is_file() else {}
         known |= facts
         self.write_json(RUN_FILE, known)
         return known
 
     def start(self, step: int, total: int) -> None:
-        """The run is alive from here on, in this process."""
+        """Mark the run as running in this process."""
         self.update(status="running", pid=os.getpid(), host=socket.gethostname(), step=step, total=total, reason="")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What run.json says, every entry of its kind."""
+        """The contents of run.json, type-checked."""
         return checked_facts(self.read_json(RUN_FILE), str(self.path / RUN_FILE))
 
     def config_text(self) -> str:
-        """config.yaml as it is."""
+        """The text of config.yaml."""
         return read_text(self.path / CONFIG_FILE)
 
     def task(self) -> Task:
-        """What the run's model is trained to do."""
+        """The run's task."""
         with explaining_unknown(self.path):
             return find(str(self.facts["task"]))
 
@@ -177,7 +177,7 @@ class RunFolder:
             return parse_config(self.config_text(), str(self.path / CONFIG_FILE))
 
     def side_facts(self, name: str) -> dict[str, Any]:
-        """A file that only informs, such as plan.json; a damaged one says nothing, and is written anew."""
+        """An auxiliary file, such as plan.json; a damaged one reads as empty and is rewritten."""
         try:
             return self.read_json(name)
         except UserError:
@@ -194,11 +194,11 @@ class RunFolder:
     # ------------------------------------------------------------ metrics
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every whole line of metrics.jsonl; a last line that was cut short is left out."""
+        """Every complete line of metrics.jsonl; a truncated last line is left out."""
         return [row for _, row in json_lines(self.path / METRICS_FILE)]
 
     def cut_back(self, step: int) -> None:
-        """Forget what was logged after a step, so that the curve of a resumed run has no double points."""
+        """Drop what was logged after a step, so that the curve of a resumed run has no duplicate points."""
         for name in (METRICS_FILE, "speed.jsonl"):
             lines = json_lines(self.path / name)
             kept = [line for line, row in lines if isinstance(row.get("step"), int | float) and row["step"] <= step]
@@ -207,7 +207,7 @@ class RunFolder:
     # ------------------------------------------------------------ which weights
 
     def best(self) -> Path:
-        """The model to use: the mean of the last checkpoints, the best, or the newest, whichever the run settled on."""
+        """The run's final model: the averaged checkpoint, the best, or the newest, as recorded in run.json."""
         facts = self.facts
         if facts.get("use") == AVERAGED and not store.problem(self.path / AVERAGED):
             return self.path / AVERAGED
@@ -224,7 +224,7 @@ class RunFolder:
 
 
 class ReadOnlyRunFolder(RunFolder):
-    """The folder as the other processes of a training see it: to read. What they would write, the first one writes."""
+    """A read-only view for all processes but the first, which writes for them."""
 
     def lock(self) -> None:
         """The first process keeps others out."""
@@ -243,9 +243,9 @@ class ReadOnlyRunFolder(RunFolder):
 
 
 def check_plain(folder: Path) -> None:
-    """Refuse a run that holds anything but files and folders.
+    """Reject a run that contains anything but regular files and folders.
 
-    What is written through a link would land outside of it, and a pipe would be waited for.
+    A write through a link would land outside of it, and opening a pipe would block.
     """
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -259,7 +259,7 @@ def check_plain(folder: Path) -> None:
 
 
 def checked_facts(facts: dict[str, Any], where: str) -> dict[str, Any]:
-    """What run.json says, where each entry is of its kind."""
+    """Type-check the entries of run.json."""
     for name, kinds in FACTS.items():
         value = facts.get(name)
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
@@ -273,7 +273,7 @@ def checked_facts(facts: dict[str, Any], where: str) -> dict[str, Any]:
 
 @contextmanager
 def explaining_unknown(path: Path) -> Iterator[None]:
-    """Where a part of a run is unknown, say which of the user's modules knows it; none is imported by itself."""
+    """For an unknown part, name the user modules that may define it; none is imported automatically."""
     try:
         yield
     except UnknownPart as error:
@@ -282,7 +282,7 @@ def explaining_unknown(path: Path) -> Iterator[None]:
 
 
 def parse_config(text: str, where: str) -> Config:
-    """Settings as config.yaml holds them; `where` is said where they are damaged."""
+    """Parse the text of config.yaml; `where` is its place in error messages."""
     try:
         found: Config = Config.from_yaml(text)
     except UserError as error:
@@ -292,7 +292,7 @@ def parse_config(text: str, where: str) -> Config:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a place where no run can be made; a run that is there can be resumed."""
+    """Reject a path where no run can be created; an existing run can be resumed."""
     check_output_name(path, "--out")
     another = "give another --out"
     try:
@@ -318,7 +318,7 @@ def check_new(path: Path) -> None:
 
 
 def environment(device: Any, threads: int, processes: int = 1) -> dict[str, Any]:
-    """What the bits of a run depend on beside its settings: machine, versions, threads, processes."""
+    """What a run's exact results depend on besides its settings: machine, versions, threads, processes."""
     import numpy
     import torch
 
@@ -334,8 +334,8 @@ def environment(device: Any, threads: int, processes: int = 1) -> dict[str, Any]
 
 
 def other_machine(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What is different from the process before, in lines for people: bits are promised on the same machine only."""
-    before = {"processes": 1} | dict(before)  # not written down when there could be one only
+    """Log lines for differences from the previous environment: bit-exact results need the same machine."""
+    before = {"processes": 1} | dict(before)  # not recorded by versions with a single process only
     return [
         f"note     {name} is {here.get(name)}, was {before.get(name)}: the rest may differ in the last bits"
         for name in SAME
@@ -344,7 +344,7 @@ def other_machine(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 
 def processor() -> str:
-    """The name of the processor, as well as the system tells it."""
+    """The processor's name, as far as the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().split("\n"):
             if line.startswith("model name"):
@@ -355,5 +355,5 @@ def processor() -> str:
 
 
 def now() -> str:
-    """The time of day, for people."""
+    """The local date and time as text."""
     return time.strftime("%Y-%m-%d %H:%M:%S")

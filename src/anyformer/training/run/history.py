@@ -1,4 +1,4 @@
-"""Reading run folders, which may be damaged, half written or still growing: that is shown, never a crash."""
+"""Reading run folders that may be damaged, incomplete or still growing: problems are shown, never raised."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOPPED, DAMAGED = "stopped (resume)", "damaged"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run folder, as its run.json describes it; `problem` says why it could not be read."""
+    """One run folder, as its run.json describes it; `problem` is why it could not be read."""
 
     folder: Path
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class RunRecord:
 
     @property
     def id(self) -> str:
-        """The folder's own name: the one that can be typed."""
+        """The folder's name, as typed on the command line."""
         return self.folder.name
 
     @property
     def status(self) -> str:
-        """As written, unless the process that should be running has gone."""
+        """The recorded status, unless the process recorded as running is gone."""
         if self.problem:
             return DAMAGED
         status = self.text("status")
@@ -65,7 +65,7 @@ class RunRecord:
 
     @property
     def step(self) -> float | None:
-        """The last step: run.json knows the last that was saved, the metrics perhaps a later one."""
+        """The last step: run.json has the last one saved, the metrics perhaps a later one."""
         saved = self.number("step")
         if self.facts.get("status") == "running":
             logged = last_step(self.folder / METRICS)
@@ -74,7 +74,7 @@ class RunRecord:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """Name and value of the main metric at its best."""
+        """Name and best value of the main metric."""
         best = self.facts.get("best")
         if not isinstance(best, dict):
             return None
@@ -84,19 +84,19 @@ class RunRecord:
     @property
     def started(self) -> datetime | None:
         """When it began, in local time."""
-        return step_result(self.facts.get("started"))
+        return parse_time(self.facts.get("started"))
 
     @property
     def seconds(self) -> float | None:
-        """How long it has trained, as far as is written down."""
+        """Training time, as far as recorded."""
         known = self.number("seconds")
         if known is not None:
             return known
-        start, end = self.started, step_result(self.facts.get("finished"))
+        start, end = self.started, parse_time(self.facts.get("finished"))
         return (end - start).total_seconds() if start and end else None
 
     def summary(self) -> dict[str, Any]:
-        """The facts of a list, with one spelling for each."""
+        """The run's entry in a list of runs, with normalised types."""
         metric, value = self.best or (None, None)
         return {
             "id": self.id, "folder": str(self.folder), "status": self.status, "task": self.text("task"),
@@ -136,7 +136,7 @@ def runs_in(folder: Path) -> list[RunRecord]:
 
 
 def find_run(folder: Path, name: str) -> RunRecord:
-    """The run of this name: a path, a whole id, its beginning, or another part of it that no other id has."""
+    """Find a run by path, id, unique prefix of an id, or unique part of one."""
     if is_run(Path(name)):
         return open_run(Path(name))
     known = {run.id: run for run in runs_in(folder)} if folder.is_dir() else {}
@@ -158,7 +158,7 @@ def find_run(folder: Path, name: str) -> RunRecord:
 
 
 class Follower:
-    """The complete lines that were added to a growing file since the last look; only new bytes are read."""
+    """Reads the complete lines added to a growing file since the last call; only new bytes are read."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.offset, self.bad, self.file = path, 0, 0, -1
@@ -193,7 +193,7 @@ class Follower:
 
 @dataclass
 class History:
-    """The lines of metrics.jsonl in the order of their steps; what a resumed run did again replaces the first time."""
+    """The lines of metrics.jsonl in step order; steps repeated by a resumed run replace the earlier ones."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     evals: list[dict[str, Any]] = field(default_factory=list)
@@ -201,7 +201,7 @@ class History:
     timed: list[float] = field(default_factory=list)
 
     def add(self, lines: Iterable[dict[str, Any]]) -> None:
-        """More lines, oldest first."""
+        """Add lines, oldest first."""
         for line in lines:
             evaluated = isinstance(line.get("eval"), dict)
             if evaluated:
@@ -220,7 +220,7 @@ class History:
         return list(dict.fromkeys(str(line["eval"].get("split", "")) for line in self.evals))
 
     def curve(self, name: str, split: str | None = None) -> list[tuple[float, float]]:
-        """One figure over the steps, of training or of a split."""
+        """One metric over the steps, of training or of a split."""
         lines = (
             [(line["step"], line.get(name)) for line in self.steps]
             if split is None
@@ -251,12 +251,12 @@ def history(folder: Path) -> History:
 
 
 def numeric(value: Any) -> float | None:
-    """A number that is one: no truth values, no text."""
+    """The value if it is a number (not a bool), else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def last_step(path: Path) -> float | None:
-    """The step of the last whole line of a metrics file, from its end."""
+    """The step of the last complete line of a metrics file, read from its end."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
@@ -276,7 +276,7 @@ def figures_of(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: number for name, raw in values.items() if (number := numeric(raw)) is not None}
 
 
-def step_result(value: Any) -> datetime | None:
+def parse_time(value: Any) -> datetime | None:
     """A time written as ISO text or as seconds since 1970, in local time."""
     try:
         if isinstance(value, str):
@@ -288,7 +288,7 @@ def step_result(value: Any) -> datetime | None:
 
 
 def is_alive(pid: int, written: Path) -> bool:
-    """Whether the process that wrote the file still runs; another one that got its number later does not count."""
+    """Whether the process that wrote the file still runs; one that reused its pid does not count."""
     if pid <= 0:
         return False
     try:
@@ -303,4 +303,4 @@ def is_alive(pid: int, written: Path) -> bool:
         began = int(boot.split()[1]) + int(words[19]) / os.sysconf("SC_CLK_TCK")
         return words[0] not in "ZX" and began <= written.stat().st_mtime + 2
     except (OSError, StopIteration, ValueError, IndexError):
-        return True  # no such files on this system: the number is all there is
+        return True  # no /proc on this system: the pid is all there is

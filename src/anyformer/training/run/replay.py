@@ -1,4 +1,4 @@
-"""A run on disk as a progress, so that the display of a training here also shows one elsewhere, or one that is over."""
+"""Replays a run folder into a `Progress`, so that the live display also shows a run elsewhere or a finished one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RATE = "_per_s"  # tokens_per_s, rows_per_s
 
 
 class Replay:
-    """Feeds a progress from a run folder; every call of `read` takes only what is new."""
+    """Feeds a `Progress` from a run folder; each call of `read` takes only what is new."""
 
     def __init__(self, run: RunRecord, clock: Callable[[], float] = time.perf_counter) -> None:
         self.run = run
@@ -51,7 +51,7 @@ class Replay:
         return len(lines)
 
     def describe(self) -> None:
-        """What run.json knows: the number of steps, the time so far, the baseline."""
+        """Take the number of steps, the elapsed time and the baseline from run.json."""
         progress = self.progress
         total = self.run.number("total")
         progress.total = None if total is None else int(total)
@@ -61,7 +61,7 @@ class Replay:
             progress.started = progress.clock() - seconds
 
     def take_sample(self) -> None:
-        """What the model wrote last, if that is new."""
+        """Take the newest text sample, if there is a new one."""
         names = sorted(path.name for path in (self.run.folder / SAMPLES).glob("*.txt"))
         if names and names[-1] != self.sampled:
             self.sampled = names[-1]
@@ -73,13 +73,13 @@ class Replay:
             self.progress.sample(int(digits[0]) if digits else self.progress.at, text)
 
     def take(self, line: dict[str, Any]) -> None:
-        """One line of metrics.jsonl."""
+        """Take one line of metrics.jsonl."""
         step = int(line["step"])
         if isinstance(line.get("eval"), dict):
             split = str(line["eval"].get("split") or "validation")
             self.progress.evaluated(step, figures_of(line["eval"]), "validation" if split == "valid" else split)
             return
-        # Times are for one step; a loss may be known before the time of its step, then the last known one stands in.
+        # A loss may be known before the timing of its step; then the last known timing is used.
         values = figures_of(self.past.speed_of(step)) | figures_of(line)
         if "loss" not in values:
             return

@@ -1,1 +1,1 @@
-"""From what was asked for to settled settings: the request, the network, defaults, budget of time and memory."""
+"""From a request to resolved settings: the request, the network, defaults, time and memory budget."""

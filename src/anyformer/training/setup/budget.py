@@ -1,4 +1,4 @@
-"""Before the first step: how long a step takes and what it needs, by doing a few; how many there will be."""
+"""Before the first step: measure the time and memory of a step by trial, and decide the number of steps."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from anyformer.training.setup.memory import usage
 from anyformer.training.setup.trial import Trial, choose_workers, time_evaluation, time_writing
 from anyformer.training.step import put
 
-SHARE = 0.1  # of the time that evaluations may take
-LEAST = 5  # evaluations of a run, each of at most the share of its time below: one alone would choose nothing
-SHORT = 20.0  # seconds of training below which evaluations may take a larger share: nobody waits for them
-ONE = 0.04  # of the time that one evaluation may take; it takes fewer rows where that is not enough
+SHARE = 0.1  # fraction of the budget that evaluations may take
+LEAST = 5  # evaluations per run, each within the limit of ONE: a single one could not select a checkpoint
+SHORT = 20.0  # seconds of training below which evaluations may take a larger fraction
+ONE = 0.04  # most of the budget for one evaluation; rows are reduced to fit
 
 
 @dataclass
 class TrialTimes:
-    """What a few steps showed."""
+    """Measurements of the trial steps."""
 
     step: float  # seconds
-    row: float  # seconds of evaluating one row
+    row: float  # seconds to evaluate one row
     memory: int
     limit: int | None
     compiled: bool = False
     workers: int = 0
     pauses: float = 0.0
-    decoding: float = 0.0  # seconds of writing the texts of the final evaluation
+    decoding: float = 0.0  # seconds to generate the texts of the final evaluation
 
 
 def measure(
     model: nn.Module, config: Config, data: Prepared, steps: Steps, device: torch.device, kept: dict[str, Tensor],
     parallel: Parallel, log: Log, elapsed: float = 0.0,
 ) -> TrialTimes:  # fmt: skip
-    """Time steps and evaluations; `kept` are the weights to begin again from. The model is left changed.
+    """Time steps and evaluations; `kept` are the weights restored between trials. The model is left modified.
 
-    `elapsed` are the seconds of the run that are gone already.
+    `elapsed` is how many seconds of the run have passed already.
     """
     settings, began = config.training, time.perf_counter()
     trial = Trial(model, config, steps, device, parallel)
@@ -65,7 +65,7 @@ def measure(
         log(explain_price(*trial.compare_deterministic()))
     workers = settings.workers
     if workers is None:
-        cores = (os.cpu_count() or 1) // parallel.peers.world.size  # at least, were all of them on this machine
+        cores = (os.cpu_count() or 1) // parallel.peers.world.size  # a lower bound on several hosts
         workers = choose_workers(eager, device, torch.get_num_threads(), cores)
         if workers:
             log(f"workers  {workers}: the batches of a step take {eager.fetch * 1e3:,.1f} ms to make, the step "
@@ -89,7 +89,7 @@ def measure(
 
 
 def seconds_left(config: Config, data: Prepared, device: torch.device, step: float, elapsed: float) -> float:
-    """Seconds that training will take without compiling: by its steps, and within its time."""
+    """Expected seconds of training without compiling, within the time budget."""
     settings = config.training
     count: float = settings.steps or math.inf
     limit = math.inf if settings.minutes is None else settings.minutes * 60 - elapsed
@@ -102,7 +102,7 @@ def seconds_left(config: Config, data: Prepared, device: torch.device, step: flo
 def should_compile(
     config: Config, data: Prepared, steps: Steps, device: torch.device, left: float, log: Log
 ) -> bool:  # fmt: skip
-    """Whether compiling pays in the `left` seconds that training would take without; says why."""
+    """Whether compiling pays off in the `left` seconds that training would take without it; logs why."""
     if not has_compiler(device):
         log("compile  off: no compiler found")
     elif device.type == "cpu" and onednn.is_faster():
@@ -125,29 +125,29 @@ def sizes_for(data: Prepared) -> Sizes:
 
 
 def mean_step_size(settings: Training, steps: int = 10_000) -> float:
-    """How large steps are on average, as a share of the full batch, by what holds for a run of `steps` steps."""
+    """Mean step size as a fraction of the full batch, in a run of `steps` steps."""
     stages = [*batch_stages(settings, steps), (steps, 0)] if settings.batch_size_schedule is not None else []
     rows = sum(size * (min(after, steps) - min(first, steps)) for (first, size), (after, _) in pairwise(stages))
     return rows / steps / (settings.batch_size or 1) if stages else 1.0
 
 
 def wanted_steps(config: Config, data: Prepared) -> int:
-    """Steps of a run that nobody limited."""
+    """Default number of steps."""
     batch = config.training.batch_size or 1
     return default_steps(find(config.task), sizes_for(data), len(data.train), batch, start=bool(config.start))
 
 
 def default_minutes(device: torch.device) -> float:
-    """The time of a run that nobody limited."""
+    """Default time limit in minutes."""
     return MINUTES["cpu" if device.type == "cpu" else "gpu"]
 
 
 def decide_length(
     config: Config, found: TrialTimes, data: Prepared, device: torch.device, elapsed: float
 ) -> tuple[Training, Budget | None]:
-    """Settings with steps, evaluations, saves and compilation fixed; and the time, where that is what limits a run.
+    """Resolve steps, evaluations, saves and compilation; also returns the time budget, if time limits the run.
 
-    `elapsed` are the seconds of it that are gone already.
+    `elapsed` is how many seconds of it have passed already.
     """
     settings = config.training
     evaluated = min(len(data.valid) if data.valid is not None else 0, settings.eval_rows or 10**12)
@@ -159,7 +159,7 @@ def decide_length(
     if steps is None or settings.minutes is not None:
         wanted = steps or wanted_steps(config, data)
         limit = default_minutes(device) if settings.minutes is None else settings.minutes
-        # More passes than such data wants would only overfit: the time is a limit, and no aim.
+        # More epochs than the data needs would only overfit: the time is a limit, not a target.
         uses_time = settings.minutes is not None and find(config.task).draws_anew
         most = steps if uses_time else wanted
         in_time = max(LEAST_ROWS, int(ONE * limit * 60 / max(1e-9, found.row)))
@@ -170,13 +170,13 @@ def decide_length(
             decoding=found.decoding, most=most, learning=find(config.task).baseline_seconds(data.train),
         )  # fmt: skip
         final = min(whole + found.decoding, FINAL * budget.seconds)
-        # Steps with small batches take a part of the time: how much on average does not depend on their number.
+        # Small-batch steps take less time: their mean size does not depend on the number of steps.
         mean_size = mean_step_size(settings)
         fit = max(2, int((budget.seconds * (1 - SHARE) - final - budget.closing - elapsed) / (found.step * mean_size)))
         steps = fit if most is None else min(most, fit)
-    # Evaluations take at most a share of the time, unless they are so slow that there would be hardly any.
+    # Evaluations take at most SHARE of the time, unless they are so slow that there would be hardly any.
     evaluation = found.row * evaluated + 0.05
-    # One a pass where there are many: few rows are learned in a few passes, and the best of them must not be missed.
+    # One per epoch if there are many: small data overfits within a few epochs, and the best must not be missed.
     passes = steps * (settings.batch_size or 1) / max(1, len(data.train))
     wanted_evaluations = int(min(MOST_EVALUATIONS, max(EVALUATIONS, passes)))
     most = max(LEAST, min(wanted_evaluations, int(SHARE * max(SHORT, steps * found.step) / evaluation)))

@@ -1,4 +1,4 @@
-"""Settings of a run that exists, changed before it goes on. What would change its results has to be allowed by name."""
+"""Changing settings of an existing run before resuming. Changes that affect results must be allowed by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.training.setup.setting_paths import is_setting, suggestion
 
 FREE = (
     "training.save_every", "training.keep", "training.workers", "training.threads", "training.parallel",
-)  # the same run comes out  # fmt: skip
+)  # without effect on results  # fmt: skip
 MAY = (
     "training.steps", "training.micro_batch_size", "training.optimizer.lr", "training.optimizer.weight_decay",
     "training.schedule", "training.grad_clip", "training.patience", "training.eval_every", "training.eval_rows",
@@ -27,7 +27,7 @@ MAY = (
 
 
 def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], log: Log) -> None:
-    """Write other settings into a run; one that changes results is refused unless it is named in `allowed`."""
+    """Change settings of a run; those that affect results are rejected unless named in `allowed`."""
     folder = RunFolder.open(path)
     config = folder.config()
     for name in settings:
@@ -36,7 +36,7 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], log
     made = after(config, settings, path)
     different = {name: (value_at(config, name), value_at(made, name)) for name in settings}
     plan = read_plan(folder, config)
-    if "training.steps" in different:  # the clock may have changed their number since it was first planned
+    if "training.steps" in different:  # a time-limited run may have corrected its number of steps since it was planned
         different["training.steps"] = (plan.total(newest_step(folder)), made.training.steps)
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
     for name in different:
@@ -65,7 +65,7 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], log
 
 
 def after(config: Config, settings: dict[str, Any], path: Path) -> Config:
-    """The run's settings with the changes in them; what no run can change is refused."""
+    """The run's settings with the changes applied; settings that cannot change within a run are rejected."""
     sides: dict[str, dict[str, Any]] = {"training": {}, "objective": {}}
     for name, value in settings.items():
         section, _, rest = name.partition(".")
@@ -81,7 +81,7 @@ def after(config: Config, settings: dict[str, Any], path: Path) -> Config:
 
 
 def value_at(config: Any, path: str) -> Any:
-    """What stands at a path of settings."""
+    """The value at a dotted path."""
     found = config
     for step in path.split("."):
         found = getattr(found, step)
@@ -89,7 +89,7 @@ def value_at(config: Any, path: str) -> Any:
 
 
 def is_named(path: str, words: Sequence[str]) -> bool:
-    """Whether a path is meant by one of the words: the whole path, its end, or a part above it.
+    """Whether one of the words names this path: the whole path, its last name, or a prefix.
 
     >>> is_named("training.schedule.warmup", ["schedule"]), is_named("training.steps", ["training.steps"])
     (True, True)
@@ -109,7 +109,7 @@ def check_allowed(name: str, pair: tuple[Any, Any], allowed: Sequence[str], path
 
 
 def newest_step(folder: RunFolder) -> int:
-    """The step of the newest whole checkpoint."""
+    """The step of the newest intact checkpoint."""
     newest = store.latest(folder.checkpoints)
     return 0 if newest is None else newest[0]
 
@@ -122,19 +122,19 @@ def check_steps(folder: RunFolder, training: Training, path: Path) -> None:
 
 
 def read_plan(folder: RunFolder, config: Config) -> Plan:
-    """The number of steps with the corrections that the clock asked for."""
+    """The run's plan: its number of steps with the time-based corrections so far."""
     facts = folder.read_json(PLAN_FILE) if (folder.path / PLAN_FILE).is_file() else {}
     return Plan.of(config.training.steps or 1, facts)
 
 
 def forget_time(folder: RunFolder) -> None:
-    """Steps that somebody named are not changed by the clock again."""
+    """Drop the time budget: an explicit number of steps is not corrected by time any more."""
     if (folder.path / PLAN_FILE).is_file():
         folder.write_json(PLAN_FILE, folder.read_json(PLAN_FILE) | {"budget": None, "corrections": []})
 
 
 def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
-    """How the learning rate continues from here, before and after the change; nothing where it is unchanged."""
+    """Log line on how the change affects the learning rate from here on; empty if it does not."""
     before, now = plan.total(step), new.steps or 1
     full_before, full_now = (getattr(one.optimizer, "lr", 0.0) for one in (old, new))
     here = [full_before * plan.factor(old.schedule, min(step, before - 1)),
@@ -147,7 +147,7 @@ def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
 
 
 def reopen(folder: RunFolder, config: Config, changes: list[str]) -> None:
-    """Write the settings and that they may differ; a complete run is complete no more if there are steps to do."""
+    """Save the settings and mark them as changed; a finished run becomes unfinished if there are more steps to do."""
     facts = folder.facts
     more = facts.get("status") == "done" and (config.training.steps or 0) > newest_step(folder)
     if more and (folder.path / AVERAGED).is_dir():

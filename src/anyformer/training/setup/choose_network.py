@@ -1,4 +1,4 @@
-"""The network of a new run: a preset, or the model to start from, fitted to the data and changed by `--set model.…`."""
+"""The network of a new run: a preset or the start model, adapted to the data and modified by `--set model.…`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN = "own"  # the name of a network that was given as a spec instead of a prese
 def choose_network(
     request: Request, task: Task, sizes: Sizes, start: Predictor | None, *, gpu: bool
 ) -> tuple[Network, str]:
-    """The network's spec and the name it goes by."""
+    """The network's spec and its display name."""
     changes = request.section("model")
     if start is not None:
         if request.preset is not None:
@@ -50,7 +50,7 @@ def choose_network(
 
 
 def check_length(spec: Network, sizes: Sizes) -> None:
-    """Refuse rows of text that are longer than the network has positions, before the first step."""
+    """Reject texts that are longer than the network's number of positions, before the first step."""
     if sizes.length is None:
         return
     reader: Any = spec.encoder if isinstance(spec, Seq2Seq) else spec

@@ -1,7 +1,7 @@
-"""Whether compiling pays before a run is over, as told by what it cost and gave the last time.
+"""Whether compiling pays off within a run, by its cost and gain the last time.
 
-A small record beside the compiler's own cache says how long compiling took for a model, its shapes and this machine,
-and how much faster steps became. One that is missing, damaged or written by something else is ignored.
+A small record beside the compiler's own cache holds how long compiling took for a model, its shapes and this machine,
+and how much faster steps became. Missing or invalid records are ignored.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from anyformer.training.display.format import duration
 from anyformer.training.settings import Config
 
 FOLDER = "compile-times"
-CLEARLY = 1.5  # times what it takes that compiling must save: both are guesses, and the first step comes later by it
-WARM = 0.25  # share of the first compilation that the next process needs, which finds the code in the cache
+CLEARLY = 1.5  # compiling must save this many times its cost: both are estimates, and it delays the first step
+WARM = 0.25  # cost of compiling with a warm cache, as a fraction of the first compilation
 
 
 @dataclass(frozen=True)
 class CompileCost:
-    """What compiling a step takes, and what it gives."""
+    """Cost and gain of compiling a step."""
 
-    seconds: float  # of compiling
-    gain: float  # how many times as fast a step is by it
+    seconds: float  # compile time
+    gain: float  # speed-up of a step
     is_warm: bool = False  # whether the code was in the cache already
 
     def pays(self, eager: float) -> bool:
-        """Whether it saves clearly more than it takes in a run that needs `eager` seconds without it."""
+        """Whether it saves clearly more than it costs in a run that takes `eager` seconds without it."""
         return eager * (1 - 1 / self.gain) > CLEARLY * self.seconds
 
 
-UNKNOWN = {"cuda": CompileCost(20.0, 1.3), "cpu": CompileCost(30.0, 1.15)}  # where nothing is recorded, by device
+UNKNOWN = {"cuda": CompileCost(20.0, 1.3), "cpu": CompileCost(30.0, 1.15)}  # defaults without a record, by device
 
 
 def record_path(config: Config, batch: Batch, device: torch.device) -> Path:
-    """The file that remembers this model with batches of these shapes, on this device, by this torch."""
+    """The record file for this model, batch shapes, device and torch version."""
     shapes: list[str] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def record_path(config: Config, batch: Batch, device: torch.device) -> Path:
 
 
 def read_cost(path: Path) -> CompileCost | None:
-    """What was recorded; None where nothing can be made of it."""
+    """The recorded cost; None if missing or invalid."""
     try:
         found = CompileCost(**read_json(path))
         numbers = (found.seconds, found.gain)
@@ -80,14 +80,14 @@ def read_cost(path: Path) -> CompileCost | None:
 
 
 def write_cost(path: Path, cost: CompileCost) -> None:
-    """Remember it for the next run; a disk that takes nothing is no reason to stop."""
+    """Record the cost for the next run; write errors are ignored."""
     with suppress(OSError, UserError):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         replace_file(path, json.dumps(asdict(cost)))
 
 
 def expect_cost(path: Path, device: torch.device) -> CompileCost:
-    """What compiling will take and give here, as far as is known."""
+    """The expected cost and gain of compiling here."""
     found = read_cost(path)
     if found is None:
         return UNKNOWN.get(device.type, UNKNOWN["cpu"])
@@ -95,15 +95,15 @@ def expect_cost(path: Path, device: torch.device) -> CompileCost:
 
 
 def has_compiler(device: torch.device) -> bool:
-    """Whether torch can make kernels here: a C++ compiler for a CPU, triton for a GPU."""
+    """Whether torch can compile here: a C++ compiler for a CPU, triton for a GPU."""
     if device.type == "cpu":
         return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 def explain_choice(expected: CompileCost, eager: float) -> str:
-    """The decision in words."""
+    """The decision as a log line."""
     if expected.gain <= 1:
-        return "compile  off: steps were no faster by it the last time"
+        return "compile  off: steps were no faster with it the last time"
     left, takes = duration(eager), duration(expected.seconds)
     return f"compile  {'on' if expected.pays(eager) else 'off'}: {left} of training left, compiling takes about {takes}"

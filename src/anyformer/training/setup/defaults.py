@@ -1,4 +1,4 @@
-"""What a training is like when nobody says: by task, size of the data and device. Every value can be set."""
+"""Default training settings by task, data size and device. Every value can be overridden."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from anyformer.training.schedule import Cosine, Linear
 from anyformer.training.settings import Training
 from anyformer.training.setup.request import replace_paths
 
-MINUTES = {"cpu": 5.0, "gpu": 10.0}  # a run that nobody limited takes at most this long
-EVALUATIONS = 20  # in a run, unless they would take too much of its time
-MOST_EVALUATIONS = 60  # in a run of many passes over few rows
-PATIENCE = 1 / 3  # of the usual number of passes
+MINUTES = {"cpu": 5.0, "gpu": 10.0}  # default time limit
+EVALUATIONS = 20  # per run, unless they would take too much of its time
+MOST_EVALUATIONS = 60  # per run of many epochs over few rows
+PATIENCE = 1 / 3  # of the default number of epochs
 LEAST_STEPS = 200
-MIN_PATIENCE = 3  # passes
+MIN_PATIENCE = 3  # epochs
 
 
 def default_training(
     task: Task, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int, has_length: bool = False
 ) -> Training:
-    """The settings of a training on `rows` training rows (windows, for a language model); `has_length` is whether
-    somebody said how many steps or passes it has."""
+    """Default settings for `rows` training rows (windows, for a language model); `has_length` is whether steps or
+    epochs
+    were given."""
     habit = task.habit(sizes, start=start)
     wanted = habit.gpu_batch_size if gpu else habit.batch_size
-    # A small data set still wants some tens of steps an epoch.
+    # A small data set still needs some tens of steps per epoch.
     batch = max(4, min(wanted, rows // 8)) if rows > 4 else rows
     steps = max(LEAST_STEPS, habit.epochs * -(-rows // batch))
     made = Training(
@@ -39,15 +40,15 @@ def default_training(
 
 
 def default_patience(habit: TrainingDefaults, rows: int, batch_size: int, *, has_length: bool) -> int | None:
-    """Passes without anything better after which a run stops: the habit's own, else a share of its passes unless
-    somebody asked for a length."""
+    """Early-stopping patience in epochs: the task's own, else a fraction of its default epochs unless a length was
+    given."""
     if habit.patience is None and has_length:
         return None
     passes = habit.patience or max(MIN_PATIENCE, round(PATIENCE * habit.epochs))
-    # A pass over few rows is a handful of steps, and says little.
+    # An epoch over few rows is a handful of steps, and tells little.
     return max(passes, -(-LEAST_STEPS * batch_size // max(1, rows)))
 
 
 def default_steps(task: Task, sizes: Sizes, rows: int, batch_size: int, *, start: bool) -> int:
-    """Steps of a run that nobody limited, before its time is looked at."""
+    """Default number of steps, before the time budget is considered."""
     return max(LEAST_STEPS, task.habit(sizes, start=start).epochs * -(-rows // batch_size))

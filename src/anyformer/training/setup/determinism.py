@@ -1,4 +1,4 @@
-"""Deterministic algorithms: where a run uses them, and what they cost."""
+"""Deterministic algorithms: when a run uses them, and what they cost."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from anyformer.training.settings import Training
 
 
 def is_deterministic(settings: Training, device: torch.device, *, compiled: bool) -> bool:
-    """Whether a run needs deterministic algorithms: where it was asked for, and on a CPU where it is compiled, since
-    compiled code there adds up in the order in which threads come."""
+    """Whether a run needs deterministic algorithms: if requested, and for compiled code on a CPU, which otherwise sums
+    in
+    the order in which threads finish."""
     return settings.deterministic or (compiled and device.type == "cpu")
 
 
 def use_deterministic(on: bool) -> None:
-    """Have torch use deterministic algorithms, or leave it free."""
-    if torch.are_deterministic_algorithms_enabled() != on:  # torch imports its compiler to say so: a second
+    """Turn torch's deterministic algorithms on or off."""
+    if torch.are_deterministic_algorithms_enabled() != on:  # the call imports torch's compiler, which takes a second
         torch.use_deterministic_algorithms(on)
     torch.utils.deterministic.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
 
 
 def explain_price(deterministic: float, free: float) -> str:
-    """What determinism costs, from the seconds of a step with it and without."""
+    """Log line on the cost of determinism, from the step times with and without it."""
     ways = f"{deterministic * 1e3:,.1f} ms a step, {free * 1e3:,.1f} without"
     return f"exact    deterministic algorithms: {ways}; {max(0.0, deterministic / free - 1):.0%} slower"

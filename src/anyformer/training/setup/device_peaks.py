@@ -1,4 +1,4 @@
-"""What a device could compute at most, from its maker's data sheet; an unknown device has no figure."""
+"""Peak FLOP/s of devices from the vendors' data sheets; None for unknown devices."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TABLE: tuple[tuple[str, float | None, float | None, float | None], ...] = (
     (r"\bRTX 3090$", 71.2, 35.6, 35.6),
     (r"\bMI300X\b", 1307, 653.7, 163.4),
 )
-# These two have half precision, but not the kind with the long exponent.
+# These two have fp16, but not bf16.
 HALF_ONLY = ((r"\bV100\b", 125, 15.7), (r"\bT4\b", 65, 8.1))
 NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def peak_flops(device: str, precision: str = "bf16") -> float | None:
-    """Operations a second of the device at its best, or None where no honest figure is known (every CPU).
+    """Peak FLOP/s of a device, or None where no reliable figure is known (every CPU).
 
     >>> peak_flops("NVIDIA H200", "bf16"), peak_flops("NVIDIA A100-SXM4-80GB", "tf32"), peak_flops("CPU, 2 threads")
     (989000000000000.0, 156000000000000.0, None)
     """
-    if "MIG" in device or "Laptop" in device:  # a part of a device, or one of the same name with fewer units
+    if "MIG" in device or "Laptop" in device:  # a slice of a device, or a variant of the same name with fewer units
         return None
     kind = NAMES.get(precision, precision)
     for pattern, half, single in HALF_ONLY:

@@ -1,4 +1,4 @@
-"""A training without its steps: the data looked at, everything decided and said, nothing left behind."""
+"""A dry run: prepare the data, resolve and log everything, train nothing and leave no files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyformer.training.setup.request import Request
 
 
 def rehearse(request: Request, log: Log, *, timed: bool) -> dict[str, Any]:
-    """What a run would be. `timed` also does a few steps, to say how long all of them would take."""
+    """Report what a run would do. `timed` also runs a few steps to estimate the total time."""
     place = pick_device(request.device)
     if request.out is not None:
         check_new(request.out)
@@ -45,12 +45,12 @@ def rehearse(request: Request, log: Log, *, timed: bool) -> dict[str, Any]:
 
 
 def plan_opened(opened: OpenedRun, log: Log) -> PlannedRun | None:
-    """What the planner says of the run; None, and the reason, where a part is not one of ours and cannot be counted."""
+    """The planner's estimate of the run; None, with the reason logged, if a user-defined part cannot be counted."""
     training = opened.config.training
     try:
         found = plan_run(opened.config.model, opened.steps, training.steps or 1, opened.model,
                          precision=training.precision, device=opened.device)  # fmt: skip
-    except Exception as error:  # whatever somebody's own part may raise on a device that has shapes only
+    except Exception as error:  # a user-defined part may raise anything on the meta device
         log(f"plan     none: {' '.join(str(error).split())[:120] or type(error).__name__}")
         return None
     for line in found.lines():

@@ -1,4 +1,4 @@
-"""Settings that would change nothing on this data are refused before the first step; defaults are left in peace."""
+"""Reject explicit settings that would have no effect on this data, before the first step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.training.setup.request import Request, replace_paths
 
 
 def refuse_idle(request: Request, prepared: Prepared) -> None:
-    """Refuse settings of columns, images, sounds, words or series where the data has none of them."""
+    """Reject settings of columns, images, audio, text or series if the data has none of them."""
     if request.lenient:
         return
     parts, task = prepared.preprocess.parts, find(prepared.task)
@@ -49,15 +49,16 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
 
 
 def is_changed(path: str, value: Any) -> bool:
-    """Whether a setting is another than when nobody sets it; a run's own file holds all of them."""
+    """Whether a setting differs from its default; a run's own file holds all settings."""
     section, _, rest = path.partition(".")
     plain: Spec = {"data": Data(), "training": Training()}[section]
     return bool(replace_paths(plain, {rest: value}, section) != plain)
 
 
 def refuse_overruled(request: Request, asked: Network, made: Network, changes: Mapping[str, Any]) -> None:
-    """Refuse a setting of the network that its data dictates: `made` is the network fitted to it, `asked` the same with
-    the settings on top. What a file of settings says is not somebody's wish alone: it may come from another run."""
+    """Reject network settings that the data determines: `made` is the network adapted to the data, `asked` the same
+    with
+    the settings on top. Settings from a file are tolerated: it may come from another run."""
     if asked == made:
         return
     for path, value in changes.items():

@@ -1,6 +1,6 @@
-"""The weights that a run begins with: of the model given by `--from`, or fitted to the training rows without a step.
+"""The initial weights of a run: of the model given by `--from`, or fitted in closed form to the training rows.
 
-They are kept in the run's own folder, so that a resumed run needs nothing else.
+They are stored in the run's folder, so that a resumed run needs nothing else.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ START_FILE = "start.safetensors"
 def save_start_weights(
     folder: RunFolder, start: Predictor, spec: Network, source: Path, log: Log, fit: Fit | None = None
 ) -> dict[str, str]:
-    """Copy the weights of `start` into the run's folder, so that the folder they came from is not needed again.
+    """Copy the weights of `start` into the run's folder, so that the source folder is not needed again.
 
-    They are matched by name and shape; others are fitted by `fit` or initialised anew. A shallower network takes layers
-    from the first to the last, evenly spread. Returns what run.json says about them: path, hash and model type.
+    They are matched by name and shape; others are fitted by `fit` or newly initialised. A shallower network takes
+    evenly spaced layers from the first to the last. Returns their entry of run.json: path, hash and model type.
     """
     kept, fresh = shared_weights(start.model, spec)
     kept |= {} if fit is None else fit(fresh)
@@ -65,7 +65,7 @@ def save_fitted_weights(folder: RunFolder, config: Config, prepared: Prepared, l
 
 
 def fit_weights(config: Config, prepared: Prepared, log: Log, fresh: list[str]) -> dict[str, Tensor]:
-    """Those of the `fresh` weights that the task fits to the training rows; how it did is logged if they are used."""
+    """The `fresh` weights that the task can fit to the training rows; its notes are logged if any are used."""
     notes: list[str] = []
     found = find(config.task).fit_weights(config.model, prepared, notes.append)
     used = {name: value for name, value in found.items() if name in fresh}
@@ -75,7 +75,7 @@ def fit_weights(config: Config, prepared: Prepared, log: Log, fresh: list[str]) 
 
 
 def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:
-    """What `spec` takes over from a trained network, by name and shape, and the names of its other weights."""
+    """The trained weights that fit `spec` by name and shape, and the names of its remaining weights."""
     wanted = dict(spec.build(device="meta").named_parameters())
     trained = spread_layers(dict(model.named_parameters()), wanted)
     parts, before = part_paths(spec), part_paths(model.spec)  # type: ignore[arg-type]
@@ -112,10 +112,10 @@ def part_names(name: str, wanted: Mapping[str, Embed], trained: Mapping[str, Emb
 
 
 def counterpart(names: Sequence[str], trained: Mapping[str, Tensor]) -> Tensor | None:
-    """The trained parameter that becomes the one of these names; None where there is none.
+    """The trained parameter that corresponds to these names; None if there is none.
 
-    The body of an encoder and that of an ELECTRA's discriminator correspond, and so do the pooler of a head for pairs
-    and a classifier's, and a head of words and the one beside which others stand.
+    An encoder's body corresponds to that of an ELECTRA discriminator, the pooler of a pair head to a classifier's, and
+    a head of words to the same head among several.
     """
     for name in names:
         body = () if name.startswith("head.") else (f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))

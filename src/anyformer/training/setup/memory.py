@@ -20,7 +20,7 @@ class Memory:
 
 
 def usage(device: str = "cpu") -> Memory:
-    """Memory of the place where the training happens: the process on a CPU, the allocator on a GPU (no device wait)."""
+    """Memory of the training device: the process on a CPU, the allocator on a GPU (without synchronisation)."""
     torch = sys.modules.get("torch")
     if device.startswith("cuda") and torch is not None:
         total = torch.cuda.get_device_properties(device).total_memory
@@ -30,12 +30,12 @@ def usage(device: str = "cpu") -> Memory:
 
 
 def resident_bytes(root: Path = ROOT) -> int | None:
-    """Bytes of this process in memory now; worker processes have their own."""
+    """Resident bytes of this process, without worker processes."""
     return status_field(root, "VmRSS")
 
 
 def peak(root: Path = ROOT) -> int | None:
-    """The most bytes this process ever had in memory."""
+    """Peak resident bytes of this process."""
     found = status_field(root, "VmHWM")
     if found is not None:
         return found
@@ -48,7 +48,7 @@ def peak(root: Path = ROOT) -> int | None:
 
 
 def limit(root: Path = ROOT) -> int | None:
-    """Bytes this process can have at most: the machine's memory, or less where its control group says so."""
+    """Memory limit of this process: the machine's memory, or less by its cgroup."""
     found = [bound for bound in (physical(root), *group_limits(root)) if bound]
     return min(found) if found else None
 
@@ -70,7 +70,7 @@ def physical(root: Path = ROOT) -> int | None:
 
 
 def group_limits(root: Path = ROOT) -> list[int]:
-    """The limits of the control groups this process is in, versions 1 and 2; every group above counts as well."""
+    """Limits of this process's cgroups and all their ancestors, v1 and v2."""
     found = []
     for line in text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")

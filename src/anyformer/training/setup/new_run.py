@@ -1,4 +1,4 @@
-"""A run's folder before its first step: the data prepared, everything settled, logged and written down."""
+"""Creating a run's folder: the data prepared, all settings resolved, logged and saved."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from anyformer.training.setup.teacher import Teacher
 def create(
     request: Request, log: Log, device: torch.device, *, weights: bool = True, world: World = ALONE
 ) -> RunFolder:  # fmt: skip
-    """Prepare the data, settle the config, and commit the folder of a new run.
+    """Prepare the data, resolve the config, and create the folder of a new run.
 
-    Without `weights` the start weights are not copied, and no step can be made. A config that the processes of `world`
-    could not train together is refused.
+    Without `weights` the start weights are not copied, and the run cannot be trained. A config that the processes of
+    `world` could not train together is rejected.
     """
     require("yaml", "the settings of a run need")
     if request.task is not None:
@@ -78,7 +78,7 @@ def create_first_stage(
 
 
 def run_name(request: Request) -> str:
-    """Date, time and what is trained, with a few letters that keep names apart."""
+    """Date, time and data name, with a random suffix for uniqueness."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H%M%S")
     source = request.source
     first = source[0] if isinstance(source, list) and source and isinstance(source[0], Path) else None
@@ -87,7 +87,7 @@ def run_name(request: Request) -> str:
 
 
 def write_run_files(folder: RunFolder, request: Request, config: Config, prepared: Prepared, path: Path) -> None:
-    """All files of the folder that are known before the first step."""
+    """Write all files of the folder that are known before the first step."""
     folder.write(CONFIG_FILE, config.to_yaml())
     folder.write("command.txt", request.command + "\n")
     folder.write("overrides.txt", "".join(f"{name}={value}\n" for name, value in request.settings.items()))
@@ -103,7 +103,7 @@ def write_run_files(folder: RunFolder, request: Request, config: Config, prepare
 
 
 def modules_needed(config: Config, prepared: Prepared) -> list[str]:
-    """The modules outside the library whose parts a run uses: they must be imported to open it."""
+    """The user modules whose parts a run uses: they must be imported to open it."""
     parts = [part for spec in (config, prepared.preprocess) for _, part in spec.walk()]
     return modules_outside([type(part) for part in (*parts, find(config.task))])
 

@@ -1,4 +1,4 @@
-"""What `anyformer plan` says of a run, for the batches that it would take and the machine that it would train on."""
+"""The `anyformer plan` estimate of a run, for its own batches and this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from anyformer.slots import Network
 from anyformer.training.loader import Steps
 from anyformer.training.setup.device_peaks import peak_flops
 
-LOOKED_AT = 4  # steps whose rows are measured: texts differ in length
+LOOKED_AT = 4  # steps whose text lengths are averaged
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The plan of one micro-batch, and how many of them make a step and steps a run."""
+    """The plan of one micro-batch, with the number of micro-batches per step and of steps."""
 
     plan: ModelPlan
     parts: int
@@ -34,17 +34,17 @@ class PlannedRun:
 
     @property
     def step_seconds(self) -> float:
-        """One step: forward and backward of every part, then one update."""
+        """Seconds per step: forward and backward of every micro-batch, then one update."""
         return self.plan.seconds_of_step(self.parts)
 
     @property
     def seconds(self) -> float:
-        """All steps, without evaluations."""
+        """Seconds for all steps, without evaluations."""
         return self.steps * self.step_seconds
 
     @property
     def flops(self) -> float:
-        """Of the whole run."""
+        """FLOPs of the whole run."""
         return float(self.steps) * self.parts * self.plan.costs.step.flops
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class PlannedRun:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """For people; below them stands what a few steps really took."""
+        """Log lines; the measured step time is logged below them."""
         plan, memory = self.plan, self.plan.memory
         count = f"{plan.parameters.total:,} parameters"
         if plan.parameters.active != plan.parameters.total:
@@ -81,7 +81,7 @@ class PlannedRun:
 def plan_run(
     spec: Network, steps: Steps, count: int, model: nn.Module, *, precision: str, device: torch.device
 ) -> PlannedRun:  # fmt: skip
-    """The plan of a run of so many steps: batches are looked at, the device is measured; `model` says what learns."""
+    """Plan a run of `count` steps from its batches and the measured device; `model` tells what is trained."""
     rows, length, parts = look_at_steps(spec, steps, count)
     found = plan(
         spec, batch=rows, length=length,
@@ -92,7 +92,7 @@ def plan_run(
 
 
 def look_at_steps(spec: Network, steps: Steps, count: int) -> tuple[int, int | None, int]:
-    """Rows of a micro-batch, the tokens of its texts where it has some, and micro-batches of a step."""
+    """Rows per micro-batch, mean text length in tokens if there is text, and micro-batches per step."""
     seen = [steps[number] for number in range(min(LOOKED_AT, max(1, count)))]
     lengths = [length for micros in seen for batch in micros for length in text_lengths(spec, batch)]
     length = round(sum(lengths) / len(lengths)) if lengths else None
@@ -100,7 +100,7 @@ def look_at_steps(spec: Network, steps: Steps, count: int) -> tuple[int, int | N
 
 
 def text_lengths(spec: Network, batch: Batch) -> Sequence[int]:
-    """Tokens of each text of a batch, padding included; none where no input grows with a length."""
+    """Lengths of a batch's text inputs, padding included; empty if no input has a length axis."""
     short, longer = (tree_leaves(blank_inputs(spec, 1, length).args) for length in (2, 3))
     given = tree_leaves(batch.inputs)
     if len(given) != len(short):
@@ -110,7 +110,7 @@ def text_lengths(spec: Network, batch: Batch) -> Sequence[int]:
 
 
 def ceilings_for(device: torch.device, precision: str) -> DeviceCeilings:
-    """What this machine reaches; a GPU is measured in half precision, so single precision is scaled by data sheets."""
+    """Measured ceilings of this machine; a GPU is measured in half precision and scaled by data sheets for float32."""
     found = measure_ceilings("cuda" if device.type == "cuda" else "cpu")
     if device.type != "cuda" or precision != "fp32":
         return found

@@ -1,4 +1,4 @@
-"""`plan` of whatever can be planned: a spec, a preset, a model folder, a run, or data that `train` would take."""
+"""`plan` for every kind of source: a spec, a preset, a model folder, a run, or data that `train` would take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODEL_FILES = ("config.json", "anyformer.json")
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A model, and the training that it stands in where it does: a micro-batch, how many make a step, and the steps."""
+    """A model, and its training if known: the micro-batch, micro-batches per step, and steps."""
 
     spec: Network
     name: str
@@ -41,12 +41,12 @@ class PlannedSource:
     length: int | None = None
     parts: int = 1
     steps: int | None = None  # None: as many as fit the minutes, at most `wanted`
-    wanted: int | None = None  # of a run that nobody limited; None where nothing is trained
+    wanted: int | None = None  # default number of steps; None if nothing is trained
     minutes: float | None = None
     learning: int | None = None
 
     def steps_on(self, found: ModelPlan) -> int | None:
-        """Steps of the run, where it is one; a run by time has as many as the device does in it."""
+        """Steps of the run, if any; a time-limited run has as many as fit on the device."""
         if self.steps is not None or self.wanted is None:
             return self.steps
         minutes = MINUTES[found.device.kind] if self.minutes is None else self.minutes
@@ -59,13 +59,13 @@ def plan(
     train_tokens: float | None = None, price: float | None = None, name: str | None = None,
     learning: int | None = None, log: Log = silence, say: Log | None = None,
 ) -> ModelPlan:  # fmt: skip
-    """What a model costs: parameters, FLOPs, memory, cache, time and how it splits; nothing is allocated.
+    """Estimate a model's parameters, FLOPs, memory, KV cache, time and parallel split; nothing is allocated.
 
     `source` is a spec, the name of a preset, a model folder, the folder of a run, or data to train on. A run and data
-    bring their own batch, length and number of steps, which stand where none are given; data is looked at as `train`
-    would, and `log` gets what it finds. `length` are the tokens of a text, as many as the model can place (1,024 at
-    most) if nothing says. Numbers are bf16 on a GPU and float32 on a CPU unless `dtype` says otherwise. `learning` are
-    the weights that learn, where fewer do than the spec says. `say` is the old name of `log`.
+    have their own batch, length and number of steps as defaults; data is prepared as by `train`, and `log` gets its
+    messages. `length` is the number of tokens per text, by default the model's maximum (1,024 at most). Numbers are
+    bf16 on a GPU and float32 on a CPU unless `dtype` is given. `learning` is the number of trained weights, if not all
+    are. `say` is the old name of `log`.
 
     >>> found = plan("gpt2", batch=8, length=1024)
     >>> found.parameters.total, found.caches[0].bytes // 8 // 1024
@@ -85,7 +85,7 @@ def plan(
 
 
 def find_source(source: Network | str | Path, log: Log = silence) -> PlannedSource:
-    """What was named: its spec, what to call it, and how it is trained where that is known."""
+    """Resolve a source: its spec, its display name, and its training if known."""
     if isinstance(source, Network):
         return PlannedSource(source, type(source).__name__)
     if str(source) in PRESETS:
@@ -105,7 +105,7 @@ def find_source(source: Network | str | Path, log: Log = silence) -> PlannedSour
 
 
 def of_run(run: RunFolder) -> PlannedSource:
-    """A run by its settings and the first of its batches."""
+    """A run, by its settings and first batches."""
     config = run.config()
     settings = config.training
     data, batch = reopen(run.cache), settings.batch_size or 1
@@ -114,7 +114,7 @@ def of_run(run: RunFolder) -> PlannedSource:
         net = config.model.build(device="meta")
         choose_trained(net, settings)
     learning = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    if data is None:  # a run whose prepared rows are gone still has its settings
+    if data is None:  # the prepared rows were deleted: use the settings only
         return PlannedSource(config.model, run.path.name, micro, None, -(-batch // micro), settings.steps,
                              learning=learning)  # fmt: skip
     whole = config.objective.min_batch_size > 1

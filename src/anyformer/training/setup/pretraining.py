@@ -1,7 +1,7 @@
-"""Two stages in one run: first the texts of the training rows, with labels or without, then the labels.
+"""Two stages in one run: pretraining on the texts of the training rows, labelled or not, then training on the labels.
 
-`RUN/pretrain` is a whole run of its own on the texts; the run itself starts from its best weights. Both are made before
-the first step, so that each can be resumed whatever became of the files.
+`RUN/pretrain` is a complete run on the texts; the run itself starts from its best weights. Both are created before the
+first step, so that each can be resumed without the data files.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from anyformer.training.run.folder import RunFolder
 from anyformer.training.setup.request import Request
 
 PRETRAIN_FOLDER = "pretrain"
-SHARE = 0.5  # of a run's minutes for its first stage
-# What the stages have in common, beside the minutes: how long each is, and what belongs to the machine.
+SHARE = 0.5  # fraction of the time budget for the first stage
+# Settings that apply to both stages, besides the minutes: length and machine settings.
 COMMON = (
     "steps", "epochs", "seed", "precision", "compile", "cuda_graph", "deterministic", "save_every", "eval_every",
     "keep", "workers", "threads",
@@ -36,7 +36,7 @@ BODY = ("stack", "embed", "init")  # settings of the network that are not its he
 
 
 def pretraining_task(name: str) -> Task:
-    """The task of the first stage; it must need nothing but text."""
+    """The task of the first stage; it must need text only."""
     task = find(name)
     if task.has_target or task.origin != "text":
         raise UserError(f"a {task.title} does not learn from text alone", where="--pretrain", fix="use masked or lm")
@@ -44,7 +44,7 @@ def pretraining_task(name: str) -> Task:
 
 
 def first_stage(request: Request, given: StartModelConstraints, settings: Data, out: Path) -> Request:
-    """The request for the run on the texts. `settings` are how the rows are read, `given` what a start brings along."""
+    """The request for the pretraining run. `settings` are the data settings, `given` the start model's constraints."""
     assert request.pretrain is not None
     pretraining_task(request.pretrain)
     chosen: dict[str, Any] = {f"training.{name}": value for name, value in request.section("training").items()
@@ -62,7 +62,7 @@ def first_stage(request: Request, given: StartModelConstraints, settings: Data, 
 
 
 def texts_to_learn(request: Request, given: StartModelConstraints, settings: Data) -> list[str]:
-    """The texts of the training rows and of the rows without a label; none that validates or tests is among them."""
+    """The texts of the training rows and of unlabelled rows, without validation and test rows."""
     with scratch_folder() as scratch:
         rows = prepare(request.source, task=request.task, settings=settings, cache=scratch / "rows", given=given,
                        seed=int(request.section("training").get("seed", 0) or 0))  # fmt: skip
@@ -84,9 +84,9 @@ def texts_of(examples: Examples) -> list[str]:
 
 
 def second_stage(request: Request, stage: RunFolder, final: Path) -> tuple[Request, Predictor]:
-    """The request for the run itself, and the model that it starts from as far as it is known before it is trained.
+    """The request for the run itself, and its start model, which is not trained yet.
 
-    `final` is the folder that `stage` will be in.
+    `final` is the folder that `stage` will be moved to.
     """
     spec, prepared = stage.config().model, reopen(stage.cache)
     assert prepared is not None

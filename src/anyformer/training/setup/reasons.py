@@ -1,4 +1,4 @@
-"""Why a run has the defaults it has: a line or two of the log for what nobody asked for."""
+"""Log lines that explain a run's defaults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.training.setup.request import Request
 
 
 def report_preset(request: Request, name: str, task: Task, sizes: Sizes, log: Log, *, gpu: bool, start: bool) -> None:
-    """Why this preset, where none was named."""
+    """Log why this preset was chosen, if none was given."""
     if request.preset is None and not start:
         rows = "" if sizes.rows is None else f" with {sizes.rows:,} training rows"
         log(f"preset   {name}: the default for {describe_parts(sizes.parts)}{rows} on a {'GPU' if gpu else 'CPU'}; "
@@ -28,7 +28,7 @@ def report_preset(request: Request, name: str, task: Task, sizes: Sizes, log: Lo
 def report_defaults(
     request: Request, training: Training, objective: Objective, task: Task, sizes: Sizes, log: Log, *, start: bool
 ) -> None:  # fmt: skip
-    """How long, how patient and how much held back a run is, where nobody says."""
+    """Log the default length, patience and regularisation."""
     asked = request.section("training")
     said = [*length_words(training, task, sizes, asked, start=start), *decay_words(training, asked)]
     of = "a trained model" if start else describe_parts(sizes.parts)
@@ -41,7 +41,7 @@ def report_defaults(
 
 
 def report_choice(training: Training, task: Task, data: Prepared, log: Log) -> None:
-    """By which metric checkpoints are chosen, where it is not the one that the task goes by."""
+    """Log the metric by which checkpoints are selected, if it is not the task's main metric."""
     beside = task.metrics_beside(data.preprocess)
     if not beside or training.metric is not None or data.valid is None:
         return
@@ -53,7 +53,7 @@ def report_choice(training: Training, task: Task, data: Prepared, log: Log) -> N
 def length_words(
     training: Training, task: Task, sizes: Sizes, asked: Mapping[str, Any], *, start: bool
 ) -> list[str]:  # fmt: skip
-    """Passes over the data at most, and those without anything better after which a run stops."""
+    """The default maximal epochs and patience, as words."""
     has_length = asked.get("steps") is not None or asked.get("epochs") is not None
     said = [] if has_length else [f"at most {task.habit(sizes, start=start).epochs} passes"]
     if training.patience is not None and "patience" not in asked:
@@ -62,14 +62,14 @@ def length_words(
 
 
 def decay_words(training: Training, asked: Mapping[str, Any]) -> list[str]:
-    """The weight decay of an optimizer that has one."""
+    """The default weight decay as words, for an optimizer that has one."""
     if "weight_decay" not in fields_of(type(training.optimizer)) or "optimizer.weight_decay" in asked:
         return []
     return [f"weight decay {training.optimizer.weight_decay:g}"]  # type: ignore[attr-defined]
 
 
 def describe_parts(parts: list[str]) -> str:
-    """What rows consist of, in words.
+    """The kinds of input of a row, in words.
 
     >>> describe_parts(["text", "table"])
     'text beside tables'

@@ -1,4 +1,4 @@
-"""What somebody asked for, before anything is known of the data: files, flags, a settings file, `--set`."""
+"""The user's request, before the data is read: files, flags, a settings file, `--set`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "d
 
 @dataclass
 class Request:
-    """One training as asked for. `settings` are dotted paths: {"training.save_every": 10, "model.stack.depth": 8}.
+    """One requested training. `settings` are dotted paths: {"training.save_every": 10, "model.stack.depth": 8}.
 
-    What can be wrong without a look at the data is refused here, before a file is opened.
+    Errors that can be found without the data are raised here, before a file is opened.
     """
 
     source: Any  # a list of paths, or data in Python
     task: str | None = None
-    preset: str | Network | None = None  # a name, or a network of one's own
+    preset: str | Network | None = None  # a name, or a user's network
     start: Path | None = None
-    pretrain: str | None = None  # the task that learns from the texts first
+    pretrain: str | None = None  # the task of a pretraining stage
     out: Path | None = None
     device: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
-    command: str = ""  # the line to repeat it by
+    command: str = ""  # the equivalent command line
     places: dict[str, str] = field(default_factory=dict)  # where a setting was written: run.yaml:4
     lenient: bool = (
         False  # settings that this data has no use for are left in peace: an estimator keeps its own for all
@@ -56,12 +56,12 @@ class Request:
 
     @property
     def teacher(self) -> Path | None:
-        """The model folder or run that a student learns from."""
+        """The teacher's model folder or run, for distillation."""
         named = self.settings.get("objective.teacher")
         return Path(named) if isinstance(named, str) and named else None
 
     def check(self) -> None:
-        """Refuse names that are nowhere, values that do not fit, and a place that cannot be written."""
+        """Reject unknown names, invalid values and an output folder that cannot be written."""
         task = None if self.task is None else find(self.task)
         if task is not None and task.needs_teacher and self.teacher is None:
             raise UserError(f"{task.title} needs a teacher", where="--task", fix="add --teacher FOLDER")
@@ -88,7 +88,7 @@ class Request:
                 check_name(path)
 
     def check_objective(self) -> None:
-        """The objective's settings must suit the task, or some task where none is named."""
+        """The objective's settings must fit the task, or some task if none is given."""
         wanted = self.section("objective")
         tasks = [find(self.task)] if self.task else all_tasks()
         if any(task.needs_teacher for task in tasks):
@@ -100,11 +100,11 @@ class Request:
                 return
             except UserError as error:
                 problems.append(error)
-        if problems:  # a wrong value says more than a setting that another task has
+        if problems:  # an invalid value is more helpful than a setting that only another task has
             raise min(problems, key=lambda error: " has no '" in error.what)
 
     def taught(self, objective: Objective) -> Objective:
-        """The objective of a task, beside a teacher where one is named."""
+        """The task's objective, wrapped for distillation if there is a teacher."""
         if self.teacher is None or not isinstance(objective, Teachable):
             return objective
         return Distill(student=objective)
@@ -126,22 +126,22 @@ class Request:
         replace_paths(self.network(), inner, "model")
 
     def network(self) -> Network:
-        """The network that was named or given, before the data is known."""
+        """The requested network, before it is adapted to the data."""
         from anyformer.presets import preset
 
         assert self.preset is not None
         return preset(self.preset) if isinstance(self.preset, str) else self.preset
 
     def section(self, name: str) -> dict[str, Any]:
-        """The settings below one name, without it."""
+        """The settings of one section, without its prefix."""
         return {path.partition(".")[2]: value for path, value in self.settings.items() if path.startswith(f"{name}.")}
 
     def data(self, default: Data | None = None) -> Data:
-        """The settings of the data, on top of the task's own."""
+        """The data settings, on top of the task's defaults."""
         return replace_paths(default or Data(), self.section("data"), "data")
 
     def placed(self, error: UserError) -> UserError:
-        """The same error with the file and line of the setting it is about, where it was written in a file."""
+        """Add the file and line of the setting that the error is about, if it came from a file."""
         if type(error) is not UserError:
             return error
         fits = [path for path in self.places if error.where == path or error.where.startswith((f"{path}.", f"{path}["))]
@@ -152,7 +152,7 @@ class Request:
 
 
 def replace_paths(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
-    """A spec with the values at some paths replaced; errors name the whole path of the setting that was wrong."""
+    """Replace values at dotted paths of a spec; errors name the full path of the wrong setting."""
     if not changes:
         return spec
     try:
@@ -164,7 +164,7 @@ def replace_paths(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
 
 
 def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError] | None:
-    """The first change that does not go with those before it."""
+    """The first change that is invalid together with those before it."""
     so_far: dict[str, Any] = {}
     for path, value in changes.items():
         so_far[path] = value
@@ -176,7 +176,7 @@ def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError]
 
 
 def explain_error(error: UserError, spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> UserError:
-    """An error of a spec in the words of settings: their path, and how to have a setting of another part."""
+    """Rewrite a spec's error in terms of setting paths, and suggest the part that has a missing setting."""
     if not path:
         return error if error.where.startswith(section) else error.inside(section)
     whole = f"{section}.{path}"
@@ -185,20 +185,20 @@ def explain_error(error: UserError, spec: Spec, changes: Mapping[str, Any], sect
     part, _, named = error.what.replace(" has no settings inside", "").partition(" has no setting ")
     steps = path.split(".")
     lacking = next((at for at, step in enumerate(steps) if repr(step.partition("[")[0]) == named), len(steps) - 1)
-    place = ".".join(steps[: lacking + 1])  # the first name of the path that is not there
+    place = ".".join(steps[: lacking + 1])  # the path up to the first missing name
     value = {path: changes[path]} if lacking == len(steps) - 1 else {}
     return UserError(f"{part} has no {steps[lacking]!r}", where=whole, fix=way_to_have(spec, value, section, place))
 
 
 def way_to_have(spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> str:
-    """How to have a setting that the part at its place lacks: another place of it, or another part that fits there."""
+    """Suggest how to get a setting that the part at its path lacks: another path, or another part that fits there."""
     parent, _, name = path.rpartition(".")
     elsewhere = list(places_of(spec, name))
     inside = next((place for place in elsewhere if place.startswith(f"{parent}.")), None)
     if inside is not None:
         return f"did you mean '{section}.{inside}'?"
     owners = owners_of(f"{section}.{path}")
-    # The data decide how they are embedded and what is asked of them, so another part there would not fit them.
+    # The data determines embedding and head, so another part there would not fit.
     if parent not in ("", "embed", "head"):
         for owner in owners:
             with suppress(UserError):
@@ -219,7 +219,7 @@ def places_of(spec: Spec, name: str, above: str = "") -> Iterator[str]:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that no file can have; whether the file is there is seen when it is read."""
+    """Reject a file name that cannot be opened; whether the file exists is checked when it is read."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -232,7 +232,7 @@ def check_name(path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a folder that could not be made."""
+    """Reject an output folder that could not be created."""
     check_output_name(path, "--out")
     above = next((parent for parent in (path.parent, *path.parent.parents) if parent.exists()), None)
     if above is not None and not above.is_dir():

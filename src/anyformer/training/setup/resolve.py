@@ -1,4 +1,4 @@
-"""From a request to a settled config: data, then network, then training settings, then objective, each checked."""
+"""From a request to a resolved config: data, network, training settings, objective, each checked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def resolve_config(
     request: Request, start: Predictor | None, teacher: Teacher | None, folder: RunFolder, log: Log,
     device: torch.device,
 ) -> tuple[Config, Prepared]:  # fmt: skip
-    """Prepare the data in the folder's cache, and settle everything that does not need a clock."""
+    """Prepare the data in the folder's cache, and resolve everything that needs no timing."""
     if teacher is not None:
         request = teacher.choose_task(request)
     seed = int(request.section("training").get("seed", 0) or 0)
@@ -87,7 +87,7 @@ def resolve_config(
 
 
 def report_config(config: Config, device: torch.device, log: Log, *, start: str | None) -> None:
-    """Log the network and how it is trained; a path of `training.freeze` that is not in it is an error."""
+    """Log the network and how it is trained; an unknown path in `training.freeze` is an error."""
     training, network = config.training, config.model.build(device="meta")
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     how = config.preset if start is None else f"from {start}"
@@ -102,7 +102,7 @@ def report_config(config: Config, device: torch.device, log: Log, *, start: str 
 
 
 def report_trained(network: nn.Module, training: Training, log: Log) -> None:
-    """Refuse paths that are not in the network, on shapes alone, and say how much of it learns."""
+    """Reject paths that are not in the network (built on `meta`), and log how much of it is trained."""
     choose_trained(network, training)
     if training.freeze is not None or training.lora is not None:
         counts = {
@@ -122,13 +122,13 @@ def optimizer_words(training: Training) -> str:
 
 
 def require_packages(task: Task) -> None:
-    """Refuse a task whose packages are not installed, before any work."""
+    """Reject a task whose packages are not installed, before any work."""
     for package in task.needs:
         require(package, f"{task.title} needs")
 
 
 def default_data(request: Request, start: Predictor | None) -> Data:
-    """The settings of the data where nothing is said, as a task that was named and its network want them."""
+    """Default data settings for the requested task and network."""
     if request.task is None:
         return Data()
     named = None if request.preset is None else request.network()
@@ -136,7 +136,7 @@ def default_data(request: Request, start: Predictor | None) -> Data:
 
 
 def given_by(request: Request, start: Predictor | None) -> StartModelConstraints:
-    """What the network, or a model to start from, says about the data."""
+    """Constraints on the data from the network or the start model."""
     if start is None:
         named = None if request.preset is None else request.network()
         return StartModelConstraints(segments=named is None or compares_texts(named) or None, network=named,
@@ -154,7 +154,7 @@ def given_by(request: Request, start: Predictor | None) -> StartModelConstraints
 def default_objective(
     request: Request, task: Task, prepared: Prepared, sizes: Sizes, training: Training
 ) -> Objective:  # fmt: skip
-    """The task's objective, with a teacher's and the settings that were asked for on top."""
+    """The task's objective, with the teacher and the requested settings on top."""
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
@@ -162,7 +162,7 @@ def default_objective(
 
 
 def resolve_training(training: Training, examples: Examples, objective: Objective, device: torch.device) -> Training:
-    """The training settings for this objective on this device, checked and with nothing left open but the clock's."""
+    """Checked training settings for this objective and device, with everything resolved except what needs timing."""
     check_compile(training, objective)
     check_phases(training, objective)
     check_batch_size(training, objective)
@@ -173,7 +173,7 @@ def resolve_training(training: Training, examples: Examples, objective: Objectiv
 
 
 def resolve_settings(training: Training, examples: Examples, objective: Objective, device: torch.device) -> Training:
-    """The settings with everything decided that does not need a clock; epochs become steps."""
+    """Resolve every setting that needs no timing; epochs become steps."""
     batch = min(training.batch_size or 32, len(examples))
     steps = training.steps
     if training.epochs is not None:
@@ -188,14 +188,14 @@ def resolve_settings(training: Training, examples: Examples, objective: Objectiv
 
 
 def steps_of_epochs(training: Training, examples: Examples, objective: Objective) -> int:
-    """Steps that pass over the data as often as asked for."""
+    """The number of steps for the requested epochs."""
     epochs, whole = training.epochs or 1.0, objective.min_batch_size > 1
 
     def order_of(steps: int) -> Order:
         sizes = batch_stages(training, steps)
         return Order.of(examples, training.batch_size or 1, training.seed, whole_batches=whole, sizes=sizes)
 
-    least = max(1, round(epochs * order_of(1).steps))  # with the full batch; smaller ones make more steps
+    least = max(1, round(epochs * order_of(1).steps))  # with the full batch; smaller batches need more steps
     if training.batch_size_schedule is None:
         return least
     most = least
@@ -205,7 +205,7 @@ def steps_of_epochs(training: Training, examples: Examples, objective: Objective
 
 
 def resolve_adapters(training: Training, spec: Network, start: Predictor | None) -> Training:
-    """LoRA with `trained` filled in: modules that the model to start from does not have are trained whole."""
+    """LoRA settings with `trained` resolved: modules that the start model lacks are trained fully."""
     lora = training.lora
     if lora is None:
         return training
@@ -218,7 +218,7 @@ def resolve_adapters(training: Training, spec: Network, start: Predictor | None)
 
 
 def check_batch_size(training: Training, objective: Objective) -> None:
-    """Refuse batches that are smaller than the objective needs."""
+    """Reject batches that are smaller than the objective needs."""
     sizes = [("batch_size", training.batch_size), ("micro_batch_size", training.micro_batch_size)]
     for name, size in [*sizes, *(("batch_size_schedule", rows) for _, rows in batch_stages(training, steps=1000))]:
         if size is not None and size < objective.min_batch_size:
@@ -227,14 +227,14 @@ def check_batch_size(training: Training, objective: Objective) -> None:
 
 
 def check_compile(training: Training, objective: Objective) -> None:
-    """Refuse to compile what cannot be."""
+    """Reject compilation for objectives that do not support it."""
     if training.compile is True and not objective.compiles:
         raise UserError(f"the losses of {type(objective).__name__} cannot be compiled", where="training.compile",
                         fix="leave it out")  # fmt: skip
 
 
 def check_phases(training: Training, objective: Objective) -> None:
-    """Refuse to unfreeze layer by layer where several networks are trained in turn."""
+    """Reject gradual unfreezing if several networks are trained in turn."""
     if training.unfreeze is not None and len(objective.phases()) > 1:
         raise UserError(f"{type(objective).__name__} moves two networks in turn, which have no common layers",
                         where="training.unfreeze", fix="leave it out")  # fmt: skip

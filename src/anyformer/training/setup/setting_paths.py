@@ -1,4 +1,4 @@
-"""Names of settings: `training.batch_size`, `model.stack.depth`. Which there are, and which one a slip meant."""
+"""Setting paths such as `training.batch_size` and `model.stack.depth`: which exist, and suggestions for typos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE_SECTIONS = {
     "objective": "name one of its settings, such as objective.label_smoothing=0.1",
     "training": "name one of its settings, such as training.batch_size=16",
 }
-DEEPEST = 6  # names one inside the other that are listed
+DEEPEST = 6  # nesting depth that is listed
 
 
 def roots(section: str) -> list[type[Spec]]:
@@ -45,13 +45,13 @@ def inside(kinds: Iterable[type[Spec]], name: str) -> list[type[Spec]] | None:
 
 
 def parts_of(slots: Iterable[type[Spec]]) -> list[type[Spec]]:
-    """Every part below some slots, each once."""
+    """Every concrete part that fits some slots, each once."""
     found = [part for slot in slots for part in (slot, *subclasses(slot)) if not part.abstract]
     return list(dict.fromkeys(found))
 
 
 def is_setting(path: str) -> bool:
-    """Whether some choice of parts has this setting.
+    """Whether any combination of parts has this setting.
 
     >>> is_setting("training.optimizer.momentum"), is_setting("training.momentum")
     (True, False)
@@ -69,7 +69,7 @@ def is_setting(path: str) -> bool:
 
 
 def owners_of(path: str) -> list[str]:
-    """Names of the parts that have the last name of a path."""
+    """Names of the parts that have the setting at the end of a path."""
     section, *steps = path.split(".")
     kinds = roots(section)
     for step in steps[:-1]:
@@ -79,7 +79,7 @@ def owners_of(path: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def setting_paths() -> tuple[str, ...]:
-    """Every setting there is, by its whole path, the shallow ones first; a part inside itself is listed once."""
+    """Every setting by its full path, shallow ones first; recursive parts are listed once."""
     found: dict[str, None] = {}
     for section in SECTIONS:
         for path in below(roots(section), section, ()):
@@ -97,7 +97,7 @@ def below(kinds: Iterable[type[Spec]], path: str, seen: tuple[type[Spec], ...]) 
 
 
 def suggestion(path: str) -> str:
-    """The setting that a misspelt path meant, as a closing half-sentence.
+    """The fix for a misspelt path: the setting it most likely meant.
 
     >>> suggestion("training.bach"), suggestion("batch"), suggestion("trainig.steps")
     ("did you mean 'training.batch_size'?", "did you mean 'training.batch_size'?", "did you mean 'training.steps'?")
@@ -112,11 +112,11 @@ def suggestion(path: str) -> str:
     near = next((name for name in known if one_edit(path, name)), None) or setting_called(path.lower())
     renamed = f"{setting_called(parent)}.{last}"
     near = renamed if near is None and renamed in known else near
-    if near is None:  # a last name without its section, or with another one
+    if near is None:  # the setting's name without its section, or in another one
         same = [name for name in known if name.rpartition(".")[2] == last]
         near = (nearest(path, same) or same[0]) if same else None
     names = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
-    if near is None and names:  # all but the last name is right
+    if near is None and names:  # only the last name is wrong
         inside = nearest(last, names)
         return f"did you mean '{parent}.{inside}'?" if inside is not None else did_you_mean(last, names)
     near = near or nearest(path, known)

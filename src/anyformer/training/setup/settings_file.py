@@ -1,4 +1,4 @@
-"""Settings as people write them: a YAML file of sections, or words like `training.batch_size=16`."""
+"""Settings from the user: a YAML file of sections, or arguments like `training.batch_size=16`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 20_000  # values in it
 
 @dataclass
 class Written:
-    """What a file says: settings by dotted path, what stands at the top, and the place of each."""
+    """A parsed settings file: settings by dotted path, the top-level entries, and the file position of each."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     top: dict[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Written:
 
 
 def parse_settings(words: list[str], where: str = "--set") -> dict[str, Any]:
-    """`training.batch_size=16` and the like as paths and values; values are read as YAML.
+    """Parse `training.batch_size=16` and the like into paths and values; values are YAML.
 
     >>> parse_settings(["training.batch_size=16", "training.ema=null"])
     {'training.batch_size': 16, 'training.ema': None}
@@ -55,7 +55,7 @@ def parse_settings(words: list[str], where: str = "--set") -> dict[str, Any]:
 
 
 def number(value: Any) -> Any:
-    """YAML takes 1e-3 for text; people mean a number."""
+    """YAML reads 1e-3 as text; turn it into a number."""
     if isinstance(value, str):
         try:
             return float(value) if "e" in value.lower() and value[0] in "0123456789.+-" else value
@@ -65,7 +65,7 @@ def number(value: Any) -> Any:
 
 
 def from_file(path: Path) -> Written:
-    """The settings of a YAML file, with the line of each; a run's `config.yaml` is one."""
+    """Read a YAML settings file, such as a run's `config.yaml`, with the line of each setting."""
     require("yaml", "a file of settings needs", where=str(path))
     import yaml
 
@@ -108,7 +108,7 @@ def beside(path: Path) -> list[str]:
 
 
 def lines(tree: yaml.Node | None, path: Path) -> Iterator[tuple[str, int]]:
-    """Every name of a file by its dotted path, with its line; the same name twice is a mistake."""
+    """Every dotted path in a file with its line; duplicate names are an error."""
     import yaml
 
     waiting: list[tuple[str, Any]] = [("", tree)]

@@ -1,6 +1,6 @@
-"""Every setting there is, with its type, its default and its sentence: what `anyformer settings` prints.
+"""All settings with type, default and description, as printed by `anyformer settings`.
 
-The sentence of a setting is the string below its field, as editors and documentation tools read it.
+A setting's description is the string below its field, as editors and documentation tools read it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-# A part is a choice once it is imported, and here all of them are wanted.
+# Parts register on import, and all of them must be listed.
 import anyformer.core.pyramid
 import anyformer.nets  # noqa: F401
 from anyformer.errors import UserError
@@ -28,18 +28,18 @@ from anyformer.training.setup.setting_paths import SECTIONS, inside, parts_of, r
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of one part. The same path may be a setting of several parts that fit there."""
+    """One setting of one part. Several parts may have a setting at the same path."""
 
     path: str
     part: str
     type: str
-    default: Any  # as JSON holds it; None also where there is none
+    default: Any  # as a JSON value; None also if there is no default
     required: bool
     about: str
 
 
 def list_settings(path: str = "") -> list[Setting]:
-    """All settings, or those at a path and below it. A part is listed where it is first met, and not again.
+    """All settings, or those at and below a path. Each part is listed once, at its first occurrence.
 
     >>> [setting.path for setting in list_settings("training.schedule")][:2]
     ['training.schedule', 'training.schedule.warmup']
@@ -61,7 +61,7 @@ def list_settings(path: str = "") -> list[Setting]:
 
 
 def below(kinds: Iterable[type[Spec]], path: str) -> Iterator[Setting]:
-    """The settings of some parts that may stand at a path, then those of the parts inside them, level by level."""
+    """The settings of the parts that fit at a path, then those nested in them, breadth first."""
     waiting = deque((path, kind) for kind in kinds)
     seen: set[type[Spec]] = set()
     while waiting:
@@ -74,7 +74,7 @@ def below(kinds: Iterable[type[Spec]], path: str) -> Iterator[Setting]:
 
 
 def settings_of(kind: type[Spec], place: str) -> Iterator[Setting]:
-    """The settings of a part that stands at a path."""
+    """The settings of a part at a path."""
     sentences = field_sentences(kind)
     for described in dataclasses.fields(typing.cast(Any, kind)):
         default = described.default if described.default_factory is MISSING else described.default_factory()
@@ -85,7 +85,7 @@ def settings_of(kind: type[Spec], place: str) -> Iterator[Setting]:
 
 
 def field_sentences(kind: type[Spec]) -> dict[str, str]:
-    """Field name to the string below the field, of a part and of the slots it comes from; none without its source."""
+    """Description by field name, of a part and its base classes; empty without source code."""
     found: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if not issubclass(owner, Spec) or "__annotations__" not in vars(owner):
@@ -124,7 +124,7 @@ def type_name(annotation: Any) -> str:
 
 
 def default_text(setting: Setting) -> str:
-    """A default as it would be typed; of a part its name."""
+    """A default as typed on the command line; a part by its name."""
     if setting.required:
         return "required"
     value = setting.default
@@ -134,7 +134,7 @@ def default_text(setting: Setting) -> str:
 
 
 def settings_table(settings: list[Setting]) -> list[str]:
-    """A table: settings of one part under each other, a blank line between parts."""
+    """Table lines, with a blank line between parts."""
     lines: list[str] = []
     groups: dict[tuple[str, str], list[Setting]] = {}
     for setting in settings:

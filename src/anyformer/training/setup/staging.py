@@ -1,6 +1,6 @@
-"""The folder of a new run while it is filled: hidden, locked, and renamed to its own name at the end.
+"""Staging of a new run's folder: hidden and locked while it is filled, then renamed to its final name.
 
-Bad input leaves nothing behind, and a run that is there can always be resumed.
+Bad input leaves nothing behind, and every existing run can be resumed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from anyformer.errors import NoRoom, UserError
 from anyformer.safe_files import FULL, hold_lock, is_at, writing
 from anyformer.training.run.folder import LOCK_FILE, RunFolder, check_new
 
-NEW = ".new-"  # what a folder is called until it is complete
-TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
+NEW = ".new-"  # prefix of a staging folder
+TRIES = 100  # names to try; in some places, such as /proc, no folder can be created at all
 
 
 @contextmanager
 def staged(path: Path) -> Iterator[RunFolder]:
-    """A new folder beside `path` to be filled: renamed to `path` at the end, removed where anything fails."""
+    """Yield a new folder beside `path` to fill: renamed to `path` at the end, removed on failure."""
     made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
     try:
         with full_disk_explained(path):
@@ -37,7 +37,7 @@ def staged(path: Path) -> Iterator[RunFolder]:
             yield folder
         try:
             if path.is_dir():
-                path.rmdir()  # it was seen to be empty
+                path.rmdir()  # checked to be empty before
             folder.path.rename(path)
         except OSError:
             check_new(path)  # another process was quicker
@@ -53,10 +53,10 @@ def staged(path: Path) -> Iterator[RunFolder]:
 
 
 def claim_new(parent: Path) -> RunFolder:
-    """A new folder in `parent` with its lock held, under a name that nobody has yet.
+    """Create and lock a new folder in `parent` under an unused name.
 
-    Between its making and its lock another process may take it for a leftover, or remove an empty `parent`: then the
-    next name is tried. From the lock on it is ours.
+    Between creation and lock another process may sweep it as a leftover, or remove an empty `parent`: then the next
+    name is tried. Once locked it is safe.
     """
     for last in [False] * TRIES + [True]:
         parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def claim_new(parent: Path) -> RunFolder:
 
 @contextmanager
 def full_disk_explained(path: Path) -> Iterator[None]:
-    """A full disk inside is one error that names `path`: there is no run yet that could be resumed."""
+    """Turn a full disk into one error that names `path`: there is no run yet that could be resumed."""
     again = "make room, or give --out on another disk, and train again"
     try:
         with writing(path, noticed=FULL, fix=again):
@@ -83,14 +83,14 @@ def full_disk_explained(path: Path) -> Iterator[None]:
 
 
 def sweep_new(parent: Path) -> None:
-    """Remove what a process left that was killed while it prepared its data; one that lives holds the lock."""
+    """Remove staging folders of killed processes; a live process holds its lock."""
     for path in parent.glob(f"{NEW}*"):
         if path.is_symlink():
             continue
         with suppress(OSError):
             lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                if hold_lock(lock) and is_at(lock, path / LOCK_FILE):  # it may have got its final name just now
+                if hold_lock(lock) and is_at(lock, path / LOCK_FILE):  # it may have been renamed just now
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)

@@ -1,4 +1,4 @@
-"""A teacher before the first step: what it says about task and data, and whether the student can learn from it."""
+"""The teacher of a distillation: its constraints on task and data, and compatibility with the student."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from anyformer.training.setup.request import Request
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained model that a student learns from: the folder of its weights, and the model opened."""
+    """A trained teacher model: the folder of its weights, and the loaded model."""
 
     folder: Path
     predictor: Predictor
 
     @classmethod
     def open(cls, path: Path) -> Teacher:
-        """The teacher of a model folder, or of a run by its best checkpoint."""
+        """Load the teacher from a model folder or a run's best checkpoint."""
         try:
             return cls(best_of(path).resolve(), load(path))
         except UserError as error:
             raise UserError(error.what, where=f"--teacher {error.where}", fix=error.fix) from None
 
     def choose_task(self, request: Request) -> Request:
-        """The request with the task that the student is trained for."""
+        """The request with the student's task."""
         if request.task is None:
             return request
         return dataclasses.replace(request, task=find(request.task).taught_by(self.predictor).name)
 
     def complete(self, given: StartModelConstraints) -> StartModelConstraints:
-        """What the data must fit: the teacher reads the same batches as the student."""
+        """Add the teacher's constraints on the data: it reads the same batches as the student."""
         own = self.predictor
         if given.tokenizer is not None and own.tokenizer is not None and given.tokenizer.sha256 != own.tokenizer.sha256:
             raise UserError("the teacher has another tokenizer than the model to start from", where="--teacher",
@@ -56,9 +56,9 @@ class Teacher:
         )  # fmt: skip
 
     def settle(self, objective: Objective, prepared: Prepared, student: Network) -> Distill:
-        """The objective with the teacher's folder and hash, once the answers of both are seen to be comparable."""
+        """The objective with the teacher's folder and hash, after checking that both models' outputs are comparable."""
         if not isinstance(objective, Distill):
-            raise UserError(f"a teacher cannot answer what {type(objective).__name__} asks", where="--teacher",
+            raise UserError(f"{type(objective).__name__} cannot be distilled from a teacher", where="--teacher",
                             fix="leave it out")  # fmt: skip
         self.check_task(prepared)
         self.check_labels(prepared)
@@ -66,7 +66,7 @@ class Teacher:
         return objective.replace(teacher=str(self.folder), sha256=self.same_hash(objective))
 
     def same_hash(self, objective: Distill) -> str:
-        """The hash of the teacher's files; settings that name another one are those of another teacher."""
+        """The hash of the teacher's files, which must match the hash in the settings, if any."""
         found = hash_model(self.folder)
         if objective.sha256 and objective.sha256 != found:
             raise UserError("the teacher is not the one that these settings name", where="objective.sha256",
@@ -74,21 +74,21 @@ class Teacher:
         return found
 
     def check_labels(self, prepared: Prepared) -> None:
-        """Refuse a teacher that knows other classes, or the same in another order."""
+        """Reject a teacher with different classes, or the same in another order."""
         labels = prepared.preprocess.labels
         if labels is not None and self.predictor.labels is not None and list(labels) != self.predictor.labels:
             raise UserError(f"the teacher knows other labels: {', '.join(self.predictor.labels[:5])}",
                             where="--teacher", fix=f"give one trained on {', '.join(labels[:5])}")  # fmt: skip
 
     def check_task(self, prepared: Prepared) -> None:
-        """Refuse a teacher that answers other questions."""
+        """Reject a teacher of another task."""
         known = task_of(self.predictor)
         if known.name != prepared.task:
             raise UserError(f"the teacher is for {known.name}, the student for {prepared.task}", where="--teacher",
                             fix=f"give another teacher, or --task {known.name}")  # fmt: skip
 
     def check_vocabulary(self, student: Network) -> None:
-        """Refuse a teacher whose vocabulary is smaller than the student's."""
+        """Reject a teacher with a smaller vocabulary than the student's."""
         mine, theirs = (words_scored(spec) for spec in (student, self.predictor.spec))
         if mine is not None and theirs is not None and theirs < mine:
             raise UserError(f"the teacher knows {theirs:,} tokens, the student {mine:,}", where="--teacher",
@@ -97,11 +97,11 @@ class Teacher:
     def describe(self) -> str:
         """The teacher in a few words."""
         count = sum(parameter.numel() for parameter in self.predictor.model.parameters())
-        return f"{millions(count)} parameters, which stay as they are"
+        return f"{millions(count)} parameters, frozen"
 
 
 def words_scored(spec: Network) -> int | None:
-    """How many tokens a network knows, where it writes or reads them."""
+    """Vocabulary size of a network, if it has one."""
     writer = spec.decoder if isinstance(spec, Seq2Seq) else spec
     known = writer.embed.vocabulary if isinstance(writer, Model) else None
     return None if known is None else known[0]

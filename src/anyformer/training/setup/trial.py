@@ -1,4 +1,4 @@
-"""A few steps before the first one, on weights that are then put back: how long a step takes here, and in which way."""
+"""Trial steps before the first one, on weights that are then restored, to time a step and choose how to run it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from anyformer.training.setup.determinism import is_deterministic, use_determini
 from anyformer.training.step import TrainingEngine
 
 TRIAL = 0.25  # seconds of steps that are timed
-TRIAL_SHARE = 0.05  # of a run's time after which no other number of threads is tried
-TOGETHER = 5  # steps of a GPU that are timed at once, as in training nobody waits for each of them
-GROWTH = 4  # times the rows of the next attempt
-FIRST_ROWS = 8  # rows evaluated to see how long an evaluation takes
-SLIGHT = 0.1  # share of a step below which making its batches is not worth a process
-HANDOVER = 0.002  # seconds that a process needs to hand over a batch: making it must take longer
+TRIAL_SHARE = 0.05  # fraction of the budget after which no other number of threads is tried
+TOGETHER = 5  # GPU steps timed together, since training does not synchronise after each
+GROWTH = 4  # growth factor of the rows in the next attempt
+FIRST_ROWS = 8  # rows of the first timed evaluation
+SLIGHT = 0.1  # fraction of a step below which making its batches is not worth a worker
+HANDOVER = 0.002  # seconds to transfer a batch from a worker: making it must take longer
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step, of making its batches, and of the very first step, which also loads and compiles."""
+    """Seconds of a step, of making its batches, and of the very first step, which also initialises and compiles."""
 
     work: float
     fetch: float
     first: float = 0.0
 
     def total(self, device: torch.device, workers: int) -> float:
-        """Seconds from one step to the next: workers, and the thread that a GPU has, make batches meanwhile."""
+        """Seconds per step with data loading: workers, and the prefetch thread of a GPU, overlap it with compute."""
         if workers:
             return max(self.work, self.fetch / workers)
         return max(self.work, self.fetch) if device.type == "cuda" else self.work + self.fetch
@@ -46,9 +46,9 @@ class StepTime:
 
 @dataclass
 class Trial:
-    """A model with all that its steps need. It is left changed by every method.
+    """A model with everything its steps need. Every method leaves it modified.
 
-    Of several processes the first one's clock counts, so that all of them do the same.
+    With several processes the first one's timing decides for all.
     """
 
     model: nn.Module
@@ -58,7 +58,7 @@ class Trial:
     parallel: Parallel
 
     def run(self, *, compiled: bool, warm: bool = True) -> StepTime:
-        """Seconds a step takes; the first one, which loads, allocates and compiles, is timed apart."""
+        """Time a step; the first one, which initialises, allocates and compiles, is timed separately."""
         training = self.config.training.replace(steps=None, epochs=None, minutes=None)
         engine = TrainingEngine(self.model, self.config.objective, training, Plan(10**6), self.parallel)
         if compiled:
@@ -84,10 +84,10 @@ class Trial:
         return StepTime((seconds - fetch) / count, fetch / count, first)
 
     def fastest(self) -> StepTime:
-        """Seconds a step takes with the number of threads that is best here, which is left set.
+        """Time a step with the fastest number of threads, which stays set.
 
-        A small model gains nothing from many cores, and where another program holds a core, two threads wait for each
-        other at every operation and are slower than one. Several processes share the cores as their launcher says.
+        A small model gains nothing from many cores, and if another program occupies a core, two threads wait for each
+        other at every operation and are slower than one. With several processes the launcher assigns the cores.
         """
         training = self.config.training
         if self.device.type != "cpu" or training.threads is not None or not self.parallel.peers.world.is_alone:
@@ -104,7 +104,7 @@ class Trial:
         return times[best]
 
     def compare_deterministic(self) -> tuple[float, float]:
-        """Seconds of a step with deterministic algorithms, and where torch may use any; the better of two each."""
+        """Step times with and without deterministic algorithms, each the better of two."""
         times: dict[bool, list[float]] = {True: [], False: []}
         for on in (False, True, False, True):
             use_deterministic(on)
@@ -112,13 +112,13 @@ class Trial:
         return min(times[True]), min(times[False])
 
     def compile(self, eager: StepTime, log: Log) -> StepTime | None:
-        """Compile, and time it; None where auto tried in vain. The same process then trains with the code made here."""
+        """Compile and time a step; None if `auto` failed to. This process then trains with the compiled code."""
         use_deterministic(is_deterministic(self.config.training, self.device, compiled=True))
         path = record_path(self.config, self.steps[0][0], self.device)
         asked, peers = self.config.training.compile is True, self.parallel.peers
         try:
             found = self.run(compiled=True)
-        except Exception as error:  # whatever a compiler may raise: without it things are only slower
+        except Exception as error:  # a compiler may raise anything: eager steps are only slower
             if asked or not peers.world.is_alone or isinstance(error, torch.OutOfMemoryError):
                 raise
             log(f"compile  off: it failed ({' '.join(str(error).split())[:120] or type(error).__name__})")
@@ -131,8 +131,8 @@ class Trial:
 
 
 def choose_workers(found: StepTime, device: torch.device, threads: int, cores: int) -> int:
-    """Processes that make batches, where this one would wait for them. A GPU's own thread hides what takes no longer
-    than the step; on a CPU only cores help that training itself leaves free."""
+    """Number of data workers, if training would wait for batches. A GPU's prefetch thread hides loading that takes no
+    longer than the step; on a CPU workers only help on cores that training leaves free."""
     free = cores - (1 if device.type == "cuda" else threads)
     hidden = found.work if device.type == "cuda" else SLIGHT * found.work
     if found.fetch <= max(hidden, HANDOVER) or free < 1:
@@ -141,8 +141,9 @@ def choose_workers(found: StepTime, device: torch.device, threads: int, cores: i
 
 
 def time_evaluation(model: nn.Module, config: Config, data: Prepared) -> float:
-    """Seconds that evaluating one validation row takes, by evaluating more and more of them up to a batch: of a few
-    rows most is the way to the device, and a first call also pays for what is made once."""
+    """Seconds to evaluate one validation row, measured with more and more rows up to a batch: with few rows the
+    overhead
+    dominates, and a first call also includes one-time initialisation."""
     assert data.valid is not None
     size = max(32, config.training.micro_batch_size or 32)
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch_size=size)
@@ -158,8 +159,9 @@ def time_evaluation(model: nn.Module, config: Config, data: Prepared) -> float:
 
 
 def time_writing(model: nn.Module, config: Config, data: Prepared, row: float, most: int = FIRST_ROWS) -> float:
-    """Seconds that a translator needs to write the texts of the final evaluation, their evaluation left out, by writing
-    `most` of them. Fresh weights rarely end a text, so that before the first step this is rather too much.
+    """Seconds to generate the texts of the final evaluation, without evaluating them, measured by generating `most`.
+
+    Untrained weights rarely emit the end token, so before the first step this is an overestimate.
     """
     side = data.valid if data.test is None else data.test
     if not find(config.task).decodes or side is None or not len(side):
@@ -169,7 +171,7 @@ def time_writing(model: nn.Module, config: Config, data: Prepared, row: float, m
     count = min(len(side), size, most)
     began = time.perf_counter()
     evaluator(model, side, most=count, decode=True)
-    # A batch takes about as long as a few of its rows: one token after the other, all rows at once.
+    # A batch takes about as long as a few of its rows: tokens are generated in sequence, rows in parallel.
     return max(0.0, time.perf_counter() - began - row * count) * -(-len(side) // size)
 
 
