@@ -1,4 +1,4 @@
-"""Calls that answer rows (labels, vectors): rows of several callers are answered by one function in one batch."""
+"""Batched calls (labels, embeddings): rows of several callers are processed by one function in one batch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 log = logging.getLogger("anyformer")
-BATCH = 32  # rows answered at once
+BATCH = 32  # rows per batch
 
 Answers = Sequence[Any] | Exception
 
 
 @dataclass(eq=False)
 class BatchCall:
-    """Rows to be answered by one function that takes many at once; others' rows may join them."""
+    """Rows for a batched function; rows of other calls may share the batch."""
 
     function: Callable[[list[Any]], Sequence[Any]]
     rows: list[Any]
@@ -35,30 +35,30 @@ class BatchCall:
 
 @dataclass(eq=False)
 class CallPiece:
-    """Rows of one call that are answered at once; a long call is several pieces, so that others come in between."""
+    """Part of a call that is processed at once; a long call has several pieces, so that others can interleave."""
 
     call: BatchCall
     rows: list[Any]
 
 
 class CallCancelled(Exception):
-    """What a call that was cancelled is told."""
+    """The result of a cancelled call."""
 
 
 def split_call(call: BatchCall) -> list[CallPiece]:
-    """A call cut into pieces."""
+    """Split a call into pieces."""
     return [CallPiece(call, call.rows[at : at + BATCH]) for at in range(0, len(call.rows), BATCH)]
 
 
 def fits_batch(piece: CallPiece, batch: list[CallPiece]) -> bool:
-    """Whether rows can be answered together with those taken so far."""
+    """Whether a piece can join the batch."""
     if piece.call.finished or len(piece.rows) + sum(len(other.rows) for other in batch) > BATCH:
         return False
     return not batch or piece.call.function == batch[0].call.function
 
 
 def answer_batch(batch: Sequence[CallPiece], on_end: Callable[[BatchCall, Answers], None]) -> None:
-    """Answer some pieces by one call of their function; after an error each by itself, to find whose it is."""
+    """Process pieces by one call of their function; after an error each by itself, to isolate the cause."""
     try:
         found = call_function(batch[0].call.function, [row for piece in batch for row in piece.rows])
     except Exception as error:
@@ -80,7 +80,7 @@ def answer_batch(batch: Sequence[CallPiece], on_end: Callable[[BatchCall, Answer
 
 
 def call_function(function: Callable[[list[Any]], Sequence[Any]], rows: list[Any]) -> list[Any]:
-    """One answer a row."""
+    """Call a function and check that it returns one answer per row."""
     found = list(function(rows))
     if len(found) != len(rows):
         raise RuntimeError(f"{len(found)} answers to {len(rows)} rows")

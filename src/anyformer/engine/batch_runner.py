@@ -1,4 +1,4 @@
-"""Runs what the scheduler picks: prefill and decode passes over batches of sequences, sampling, and events."""
+"""Runs what the scheduler selects: prefill and decode passes over batches of sequences, sampling, and events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("anyformer")
 
 
 class BatchRunner:
-    """Prefills prompts in pieces, several in one pass, and decodes sequences in batches."""
+    """Chunked prefill, several prompts in one pass, and batched decoding."""
 
     def __init__(self, scheduler: Scheduler, counts: Counts) -> None:
         self.scheduler, self.store, self.counts = scheduler, scheduler.store, counts
@@ -25,20 +25,20 @@ class BatchRunner:
     # ---------------------------------------------------------------- prefill
 
     def prefill(self, waiting: NextWaiting) -> int:
-        """One chunk's worth of tokens of prompts, while there are slots for them; how many tokens were run."""
+        """Prefill up to one chunk of prompt tokens, while there are free slots; returns how many tokens were run."""
         chunk, run = self.scheduler.chunk, 0
         budget = chunk
         while budget > 0 and (group := self.scheduler.next_prefill(waiting, budget)):
-            sources = sum(one.source_tokens for one in group if not one.cached)  # run when their slots were taken
+            sources = sum(one.source_tokens for one in group if not one.cached)  # encoded when their slots were taken
             sizes = [piece_size(sequence, budget) for sequence in group]
             self.prefill_group(group, sizes)
             run += sum(sizes) + sources
-            # As wide as the longest piece; and a pass has its price, however short the prompts.
+            # A pass costs its padded size, and at least a minimum, however short the prompts.
             budget -= max(len(group) * max(sizes) + sources, chunk // 8)
         return run
 
     def prefill_group(self, group: list[Sequence], sizes: list[int]) -> None:
-        """The next pieces of some prompts; where the end of one is reached, its first token is sampled."""
+        """Run the next pieces of some prompts; at the end of a prompt its first token is sampled."""
         try:
             faults.point("prefill")
             found = self.store.extend({
@@ -63,7 +63,7 @@ class BatchRunner:
             self.scheduler.isolate(group, error)
 
     def sample_first(self, group: list[Sequence], logits: Tensor) -> None:
-        """Prompts have been run: from their logits (N,V) come first tokens, or the next after a fault or a pause."""
+        """Sample after prefill from logits (N,V): the first token, or the next one after a fault or a pause."""
         sampled = self.scheduler.sampler.sample([sampler_of(sequence) for sequence in group], logits).on_host
         now = time.monotonic()
         for sequence, new in zip(group, sampled, strict=True):
@@ -77,7 +77,7 @@ class BatchRunner:
     # ---------------------------------------------------------------- decode
 
     def decode(self) -> int:
-        """One more token of every sequence; how many came."""
+        """Decode one token of every sequence; returns how many were generated."""
         if not self.scheduler.decoding:
             return 0
         before = self.counts.new_tokens
@@ -86,7 +86,7 @@ class BatchRunner:
         return self.counts.new_tokens - before
 
     def decode_batch(self, batch: list[Sequence]) -> None:
-        """One step of some sequences."""
+        """One decode step of some sequences."""
         scheduler = self.scheduler
         is_whole = batch == scheduler.decoding
         tokens = scheduler.newest if is_whole else None
@@ -108,7 +108,7 @@ class BatchRunner:
             self.append(sequence, new, now)
 
     def append(self, sequence: Sequence, new: NewToken, now: float) -> None:
-        """One more token of one sequence, and its end where this was the last."""
+        """Append a token to one sequence, and finish it if it was the last."""
         counts, guide = self.counts, sequence.guide
         if isinstance(guide, IsolatedGuide) and guide.error is not None:
             return self.scheduler.fail(sequence, guide.error)
@@ -124,14 +124,14 @@ class BatchRunner:
         self.emit(sequence, new)
         try:
             reason = sequence.finish_reason(new.token)
-        except Exception as error:  # of the detokenizer, or of a guide
+        except Exception as error:  # from the detokenizer or a guide
             return self.scheduler.fail(sequence, error)
         if reason is not None:
             self.scheduler.end(sequence, Finished(reason))
 
     def emit(self, sequence: Sequence, event: Event) -> None:
-        """Tell an event; a client that cannot be told wants no more."""
-        if sequence.status == "finished":  # told so by another thread, because this one hung
+        """Deliver an event; if that fails the sequence is cancelled."""
+        if sequence.status == "finished":  # ended by another thread while this one hung
             return
         try:
             sequence.on_event(event)

@@ -1,8 +1,8 @@
 """The engine: one thread that owns a model and serves many requests by continuous batching.
 
-Other threads submit sequences and calls, cancel them, and are told on the engine's thread what comes of them. A step of
-the loop sweeps out what was cancelled or has timed out, prefills at most one chunk of prompts, decodes a token of every
-sequence, and answers one batch of calls; so nothing waits for more than a step.
+Other threads submit and cancel sequences and calls, and get events by callbacks on the engine's thread. A step of the
+loop removes cancelled and timed-out work, prefills at most one chunk of prompts, decodes a token of every sequence, and
+processes one batch of calls; so nothing waits for more than a step.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from anyformer.generation.runners.eager import eval_mode
 from anyformer.generation.stops import TextOf
 
 log = logging.getLogger("anyformer")
-IDLE = 0.005  # seconds between two looks at work that cannot move
-SWEEP = 0.05  # seconds between two looks at what waits
+IDLE = 0.005  # seconds between polls while no work can progress
+SWEEP = 0.05  # seconds between sweeps of the queues
 PATIENCE = 10.0  # seconds `stop` waits for a step to end
-LONGEST = 600.0  # seconds anybody is told to wait
+LONGEST = 600.0  # largest retry-after in seconds
 
 
 class Engine:
-    """Continuous batching over a store of sequences; without one it only answers calls. Any thread may use it.
+    """Continuous batching over a store of sequences; without one it only processes calls. Thread-safe.
 
-    `queue_tokens` bounds the waiting prompts together with what they may generate, `queue_rows` the requests and the
-    rows of calls; `chunk` is how many tokens of prompts are prefilled between two decode steps. What `counts` says is
-    consistent while `lock` is held.
+    `queue_tokens` bounds the prompt and maximal new tokens of waiting requests, `queue_rows` the number of requests and
+    of rows of calls; `chunk` is how many prompt tokens are prefilled between two decode steps. `counts` is consistent
+    while `lock` is held.
     """
 
     def __init__(self, store: SequenceStore | None, *, text_of: TextOf | None = None, queue_tokens: int = 65_536,
@@ -78,13 +78,13 @@ class Engine:
     # ---------------------------------------------------------------- for any thread
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the engine's thread."""
         if self.thread is None:
             self.thread = threading.Thread(target=self.run, name="anyformer-engine", daemon=True)
             self.thread.start()
 
     def submit(self, sequence: Sequence) -> None:
-        """Hand over a sequence; UserError for what is wrong with it, QueueFull, or EngineClosed at the end."""
+        """Submit a sequence; raises UserError if it is invalid, QueueFull, or EngineClosed."""
         prepare_sequence(sequence, self.store, self.text_of)
         try:
             self.admit(sequence, self.waiting, [(sequence, sequence.cost)], self.counts.rate)
@@ -93,7 +93,7 @@ class Engine:
             raise
 
     def call(self, call: BatchCall) -> None:
-        """Hand over a call; one without rows is answered at once."""
+        """Submit a call; one without rows is answered immediately."""
         pieces = split_call(call)
         if not pieces:
             call.on_answer([])
@@ -101,27 +101,27 @@ class Engine:
         self.admit(call, self.calls, [(piece, len(piece.rows)) for piece in pieces], self.counts.call_rate)
 
     def cancel(self, work: Sequence | BatchCall) -> None:
-        """Ask for nothing more; before the next step its slot is free and it is told."""
+        """Cancel work; its slot is freed and its callback called before the next step."""
         work.cancelled = True
         with self.lock:
             self.touched = True
             self.lock.notify_all()
 
     def resume(self, sequences: Iterable[Sequence]) -> None:
-        """Their clients, who were behind (`Sequence.paused`), have caught up; they continue with the next step."""
+        """Resume paused sequences whose clients have caught up, from the next step."""
         for sequence in sequences:
             sequence.paused = False
         with self.lock:
             self.lock.notify_all()
 
     def drain(self, seconds: float) -> bool:
-        """Take no more work and wait until all is finished; whether it is."""
+        """Reject new work and wait until everything is finished; returns whether it is."""
         with self.lock:
             self.closing = True
             return self.lock.wait_for(lambda: not self.in_flight, seconds)
 
     def stop(self) -> None:
-        """End at once; what is left is told Failed(EngineClosed)."""
+        """Stop immediately; remaining work gets Failed(EngineClosed)."""
         with self.lock:
             self.closing = self.stopping = True
             self.lock.notify_all()
@@ -129,24 +129,24 @@ class Engine:
             self.end_all()
         elif self.thread is not threading.current_thread():
             self.thread.join(PATIENCE)
-            if self.thread.is_alive():  # it hangs inside the model; those who wait need not
+            if self.thread.is_alive():  # it hangs inside the model; end the waiting requests anyway
                 log.error("the engine did not come back within %.0f s", PATIENCE)
                 self.close_all()
 
     @property
     def stuck_for(self) -> float:
-        """Seconds without progress while there is work; 0 when idle, endless once broken."""
+        """Seconds without progress while there is work; 0 if idle, inf once broken."""
         if self.broken is not None:
             return math.inf
         return time.monotonic() - self.moved if self.in_flight else 0.0
 
     def check_room(self, client: str, tokens: int) -> None:
-        """QueueFull or EngineClosed where a sequence of so many tokens would be rejected; cheap to ask first."""
+        """Raise QueueFull or EngineClosed if a sequence of this many tokens would be rejected; a cheap pre-check."""
         with self.lock:
             self.check_queue(client, tokens, self.waiting, self.counts.rate)
 
     def check_queue(self, client: str, cost: int, line: WaitingQueue[Any], rate: Rate) -> None:
-        """Raises what work of this cost would be told now; under the lock."""
+        """Raise if work of this cost would be rejected now; requires the lock."""
         if self.closing or self.broken is not None:
             raise EngineClosed("the engine takes no more work")
         excess = line.excess(client, cost)
@@ -157,7 +157,7 @@ class Engine:
     def admit(
         self, work: Sequence | BatchCall, line: WaitingQueue[Any], parts: list[tuple[Any, int]], rate: Rate
     ) -> None:
-        """Put work in line, or say why not."""
+        """Queue work, or raise if it is rejected."""
         with self.lock:
             if work in self.in_flight:
                 raise UserError("this work was submitted before", fix="make a new Sequence or BatchCall for each")
@@ -174,7 +174,7 @@ class Engine:
     # ---------------------------------------------------------------- the engine's own thread
 
     def run(self) -> None:
-        """The loop; however it ends, everybody who waits is told."""
+        """The engine's loop; however it ends, all remaining requests are ended."""
         try:
             with torch.no_grad(), contextlib.nullcontext() if self.store is None else eval_mode(self.store.model):
                 while not self.stopping:
@@ -183,7 +183,7 @@ class Engine:
                             self.lock.wait()
                     if not self.stopping and not self.step():
                         with self.lock:
-                            self.lock.wait(SWEEP if self.is_all_paused else IDLE)  # work that cannot move now
+                            self.lock.wait(SWEEP if self.is_all_paused else IDLE)  # nothing can progress now
         except BaseException as error:
             self.broken = error
             log.exception("the engine has broken")
@@ -192,7 +192,7 @@ class Engine:
             self.end_all()
 
     def step(self) -> bool:
-        """Sweep, prefill a chunk, decode a token, answer a batch; whether there was anything to do."""
+        """Sweep, prefill a chunk, decode a token, process a batch of calls; returns whether there was work."""
         faults.point("engine-step")
         begun = time.monotonic()
         self.sweep(begun)
@@ -213,11 +213,11 @@ class Engine:
 
     @property
     def is_all_paused(self) -> bool:
-        """Whether all that is left waits for its clients: that is nobody's fault here."""
+        """Whether all remaining work is paused for slow clients, which does not count as stuck."""
         return self.scheduler is not None and len(self.scheduler.paused) == len(self.in_flight) > 0
 
     def sweep(self, now: float) -> None:
-        """End what was cancelled or has timed out, wherever it is."""
+        """End all cancelled or timed-out work."""
         if self.scheduler is not None:
             self.scheduler.sweep(now)
         if not self.touched and now < self.swept + SWEEP:
@@ -234,14 +234,14 @@ class Engine:
             self.end_call(call, CallCancelled("cancelled") if call.cancelled else TimeoutError("too late"))
 
     def next_waiting(self, most: int | None) -> Sequence | None:
-        """The sequence whose turn it is to get a slot, among those with at most so many tokens to prefill."""
+        """Take the next sequence from the queue, among those with at most `most` tokens to prefill."""
         with self.lock:
             found = self.waiting.take(None if most is None else lambda sequence: sequence.prefill_cost <= most)
             self.update_counts()
             return found
 
     def answer_calls(self) -> int:
-        """Answer calls of one function, as many rows as are answered at once; how many."""
+        """Process one batch of calls with the same function; returns the number of rows."""
         batch: list[CallPiece] = []
         with self.lock:
             while (piece := self.calls.take(lambda piece: fits_batch(piece, batch))) is not None:
@@ -256,14 +256,14 @@ class Engine:
     # ---------------------------------------------------------------- ends
 
     def end_sequence(self, sequence: Sequence, event: Event) -> None:
-        """The last thing a sequence is told."""
+        """Deliver a sequence's last event."""
         if self.forget(sequence, event.reason if isinstance(event, Finished) else "failed"):
             sequence.status = "finished"
             deliver(sequence.on_event, event)
 
     def end_call(self, call: BatchCall, found: Answers) -> None:
-        """What a call is told."""
-        call.finished = self.touched = True  # what is left of it in the queue is swept out
+        """Deliver a call's result."""
+        call.finished = self.touched = True  # its remaining pieces are swept from the queue
         how = "done"
         if isinstance(found, Exception):
             how = "deadline" if isinstance(found, TimeoutError) else "failed"
@@ -272,7 +272,7 @@ class Engine:
             deliver(call.on_answer, found)
 
     def forget(self, work: Sequence | BatchCall, how: str) -> bool:
-        """Count how something ended; False where it had ended before."""
+        """Remove work from `in_flight` and count its outcome; False if it had ended before."""
         with self.lock:
             if work not in self.in_flight:
                 return False
@@ -285,7 +285,7 @@ class Engine:
             return True
 
     def end_all(self) -> None:
-        """Free all slots, then end every request that is left."""
+        """Free all slots, then end all remaining requests."""
         try:
             if self.scheduler is not None:
                 self.scheduler.release_all()
@@ -293,7 +293,7 @@ class Engine:
             self.close_all()
 
     def close_all(self) -> None:
-        """End every request that is left with an error."""
+        """End all remaining requests with an error."""
         why = "the engine was stopped" if self.broken is None else "the engine has broken"
         with self.lock:
             self.waiting.remove(lambda sequence: True)
@@ -306,7 +306,7 @@ class Engine:
                 self.end_call(work, EngineClosed(why))
 
     def update_counts(self) -> None:
-        """Bring the counts of what waits and runs up to date; under the lock."""
+        """Update the queue and load counts; requires the lock."""
         counts = self.counts
         counts.in_flight, counts.queue_rows = len(self.in_flight), self.calls.cost
         counts.queue_length, counts.queue_tokens = self.waiting.length, self.waiting.cost
@@ -326,7 +326,7 @@ def stream_tokens(
     engine: Engine, prompt: Tokens[int], settings: Generation, source: Tokens[int] | None = None,
     guide: Guide | None = None, on_finish: Callable[[str], object] = lambda reason: None,
 ) -> Generator[NewToken, None, None]:  # fmt: skip
-    """One output, token by token, as it comes; closing the generator cancels it. `on_finish` gets the finish reason."""
+    """Stream one output token by token; closing the generator cancels it. `on_finish` gets the finish reason."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     sequence = Sequence(prompt, settings, events.put, source=source, guide=guide)
     engine.submit(sequence)

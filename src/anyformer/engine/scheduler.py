@@ -1,4 +1,4 @@
-"""What runs next: which prompts are prefilled, which sequences decode together, who waits, pauses, resumes and ends."""
+"""The scheduler: which prompts are prefilled, which sequences decode together, pausing, resuming and ending."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from anyformer.generation.prompts import decoder_of, vocabulary_of
 from anyformer.generation.runners.eager import device_of
 
 log = logging.getLogger("anyformer")
-CALM = 256  # steps without a fault after which batches may be twice as large again
-NextWaiting = Callable[[int | None], Sequence | None]  # the next request, or the next with at most so many to prefill
+CALM = 256  # steps without a fault after which the batch limit is doubled again
+NextWaiting = Callable[[int | None], Sequence | None]  # the argument limits the tokens to prefill
 
 
 class Scheduler:
-    """Sequences that have a slot, or had one and will have one again. All of it happens on the engine's one thread.
+    """Sequences that have a slot, or were preempted. Runs only on the engine's thread.
 
-    `end` is the only way out, whatever the reason, and frees the slot before anything else. A fault in one sequence's
-    own work ends that sequence. A fault in a batch puts all of it in doubt: each is prefilled anew from its tokens and
-    takes its next step by itself, where the failing one is found and the others lose nothing but time.
+    Every sequence ends through `end`, which frees the slot first. A fault in one sequence's own work ends that
+    sequence. After a fault in a batch every sequence of it is suspect: each is prefilled again from its tokens and
+    takes its next step by itself, which isolates the failing one and costs the others only time.
 
-    A sequence whose client is behind is paused: it costs the others nothing, and is preempted where the store can
+    A sequence whose client reads too slowly is paused without cost to the others, and preempted if the store can
     resume it from its prefix later.
     """
 
@@ -43,13 +43,13 @@ class Scheduler:
         self.prefilling: deque[Sequence] = deque()
         self.decoding: list[Sequence] = []
         self.paused: list[Sequence] = []
-        self.newest: Tensor | None = None  # (N,) the newest tokens of `decoding`, where they are on the device already
+        self.newest: Tensor | None = None  # (N,) the newest tokens of `decoding`, if already on the device
         self.short_next = False
         self.batch_limit, self.calm_steps = store.capacity, 0
 
     @property
     def active(self) -> int:
-        """Sequences that have a slot and are worked on."""
+        """Number of sequences in prefill or decode."""
         return len(self.prefilling) + len(self.decoding)
 
     @property
@@ -59,7 +59,7 @@ class Scheduler:
     # ---------------------------------------------------------------- what to prefill
 
     def next_prefill(self, waiting: NextWaiting, budget: int) -> list[Sequence]:
-        """Prompts for one pass that costs at most so many tokens: the next, and others that fit beside it."""
+        """Sequences for one prefill pass of at most `budget` tokens: the next one, and others that fit."""
         group: list[Sequence] = []
         width = 0
         while (sequence := self.next_sequence(waiting)) is not None:
@@ -68,7 +68,7 @@ class Scheduler:
             if group:
                 fits = not by_itself and size == rest and (len(group) + 1) * max(width, size) <= budget
             else:
-                # A sliver of a long prompt costs nearly as much as a chunk.
+                # A small piece of a long prompt costs nearly as much as a chunk.
                 fits = budget >= self.chunk // 4 or size == rest
             if not fits:
                 self.prefilling.appendleft(sequence)
@@ -80,7 +80,7 @@ class Scheduler:
         return group
 
     def next_sequence(self, waiting: NextWaiting) -> Sequence | None:
-        """Long prompts are prefilled one after the other, a short one in between: neither kind blocks the other."""
+        """The next sequence to prefill: long prompts in order, alternating with short ones, so that neither starves."""
         if (sequence := self.resume_preempted()) is not None:
             return sequence
         self.short_next = not self.short_next
@@ -92,7 +92,7 @@ class Scheduler:
         return self.prefilling.popleft() if self.prefilling else None
 
     def admit(self, sequence: Sequence) -> bool:
-        """A slot for a sequence that has waited; False where that failed, which ends it."""
+        """Give a waiting sequence a slot; if that fails, end it and return False."""
         self.counts.queued.add(time.monotonic() - sequence.created)
         sequence.status = "prefill"
         try:
@@ -106,8 +106,8 @@ class Scheduler:
         return True
 
     def take_slot(self, sequence: Sequence) -> None:
-        """A slot with none of the tokens in its KV cache, or with a prefix of an earlier sequence."""
-        # The log-probabilities of a prompt come from running it: such a sequence shares its scope with nobody.
+        """Take a slot, reusing a cached prefix if there is one."""
+        # Prompt log-probabilities need the whole prompt to be run: use a private scope, so that no prefix is reused.
         scope = sequence.scope if sequence.prompt_logprobs is None else f"{sequence.scope}\0{sequence.number}"
         sequence.slot, sequence.cached = self.store.add(sequence.tokens, source=sequence.source, scope=scope)
         self.counts.reused_tokens += sequence.cached
@@ -115,7 +115,7 @@ class Scheduler:
     # ---------------------------------------------------------------- what to decode
 
     def next_decode(self) -> list[list[Sequence]]:
-        """The batches of one step: all sequences at once, or fewer after a fault."""
+        """The batches of one decode step: all sequences in one, or smaller ones after a fault."""
         self.calm_steps += 1
         if self.calm_steps == CALM:
             self.batch_limit, self.calm_steps = min(2 * self.batch_limit, self.store.capacity), 0
@@ -125,7 +125,7 @@ class Scheduler:
         return [*batches, *([sequence] for sequence in isolated)]
 
     def start_decoding(self, sequence: Sequence) -> None:
-        """Its prompt has been run."""
+        """Move a prefilled sequence to decoding."""
         sequence.status = "decode"
         self.decoding.append(sequence)
         self.newest = None
@@ -133,7 +133,7 @@ class Scheduler:
     # ---------------------------------------------------------------- clients that leave or are behind
 
     def sweep(self, now: float) -> None:
-        """End what was cancelled or has timed out, pause and resume what clients cannot or can follow."""
+        """End cancelled and timed-out sequences, and pause or resume sequences by their clients' speed."""
         for sequence in self.sequences:
             if sequence.is_expired(now):
                 self.end(sequence, Finished("cancelled" if sequence.cancelled else "deadline"))
@@ -144,7 +144,7 @@ class Scheduler:
             self.resume(sequence)
 
     def pause(self, sequence: Sequence) -> None:
-        """Decode no more of a sequence for now; its slot is preempted where it can be resumed without one."""
+        """Pause a sequence, and preempt its slot if the store can resume it later."""
         self.decoding.remove(sequence)
         self.newest = None
         self.paused.append(sequence)
@@ -152,12 +152,12 @@ class Scheduler:
             self.free_slot(sequence, keep=True)
 
     def resume(self, sequence: Sequence) -> None:
-        """A sequence that kept its slot, and whose client has caught up."""
+        """Resume a paused sequence that kept its slot."""
         sequence.last_token_at = time.monotonic()
         self.start_decoding(sequence)
 
     def resume_preempted(self) -> Sequence | None:
-        """A sequence without a slot whose client has caught up; it is prefilled from its prefix, or anew."""
+        """A preempted sequence whose client has caught up, admitted again; its prefix is reused if still cached."""
         for sequence in self.paused:
             if not sequence.paused and sequence.slot is None and self.store.available:
                 self.paused.remove(sequence)
@@ -173,17 +173,17 @@ class Scheduler:
     # ---------------------------------------------------------------- faults and ends
 
     def isolate(self, batch: list[Sequence], error: Exception) -> None:
-        """A pass failed. One sequence alone is the cause; of several, each is run alone to find it."""
-        if len(batch) > 1 and batch[0] in self.decoding:  # it may be for want of memory: smaller batches
+        """Handle a failed pass: a single sequence is the cause; several are each run alone to find it."""
+        if len(batch) > 1 and batch[0] in self.decoding:  # it may have run out of memory: use smaller batches
             self.batch_limit, self.calm_steps = max(1, len(batch) // 2), 0
-        batch = [sequence for sequence in batch if sequence.slot is not None]  # an end may have come before the fault
+        batch = [sequence for sequence in batch if sequence.slot is not None]  # some may have ended before the fault
         if len(batch) == 1:
             return self.fail(batch[0], error)
         log.warning(
             "a batch of %d sequences failed (%s) and is repeated one by one", len(batch), type(error).__name__
         )  # fmt: skip
         self.newest = None
-        for sequence in batch:  # all of them first: no sequence is to share a prefix of another that is in doubt
+        for sequence in batch:  # free all of them first: none may reuse the prefix of a suspect one
             self.remove(sequence)
             self.free_slot(sequence, keep=False)
         for sequence in batch:
@@ -198,21 +198,21 @@ class Scheduler:
                 self.prefilling.append(sequence)
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
-        """End a sequence by an error of its own; one that took the device with it is everybody's, and is raised."""
+        """End a sequence by its own error; a broken device affects all sequences, and its error is raised."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         log.warning("a sequence failed: %s", error, exc_info=None if isinstance(error, UserError) else error)
-        # What the frames of a traceback hold, large tensors among it, would live as long as the event.
+        # A traceback would keep its frames' tensors alive as long as the event.
         self.end(sequence, Failed(error.with_traceback(None)))
 
     def end(self, sequence: Sequence, event: Finished | Failed) -> None:
-        """The one way out: the slot is free before anybody hears of it."""
+        """End a sequence; its slot is freed before the event is delivered."""
         self.remove(sequence)
         self.release(sequence, keep=isinstance(event, Finished) and sequence.prompt_logprobs is None)
         self.on_end(sequence, event)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out of the line it is in."""
+        """Remove a sequence from its queue."""
         if sequence in self.decoding:
             self.newest = None
         for line in (self.decoding, self.prefilling, self.paused):
@@ -220,7 +220,7 @@ class Scheduler:
                 line.remove(sequence)
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
-        """Free what a sequence holds."""
+        """Free a sequence's slot and sampler."""
         sequence.sampler = None
         if sequence.slot is not None:
             self.free_slot(sequence, keep=keep)
@@ -230,7 +230,7 @@ class Scheduler:
         self.store.free(slot, keep=keep)
 
     def release_all(self) -> None:
-        """Free all slots; whoever is concerned is told elsewhere."""
+        """Free all slots, without delivering events."""
         for sequence in self.sequences:
             self.release(sequence, keep=False)
         for line in (self.prefilling, self.decoding, self.paused):
@@ -251,6 +251,6 @@ def sampler_of(sequence: Sequence) -> SamplerState:
 
 
 def piece_size(sequence: Sequence, budget: int) -> int:
-    """Tokens of a prompt to run next, where a pass may cost so many; what an encoder reads counts too."""
+    """Prompt tokens to run next within a pass's token budget, which includes the encoder's source tokens."""
     source = 0 if sequence.cached else sequence.source_tokens
     return min(len(sequence.tokens) - sequence.cached, max(1, budget - source))

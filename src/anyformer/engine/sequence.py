@@ -1,4 +1,4 @@
-"""One request's tokens on their way through the engine, and what its client is told meanwhile."""
+"""One request's sequence in the engine, and its events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anyformer.generation.result import NewToken
 from anyformer.generation.score import PIECE
 from anyformer.generation.stops import Stops, TextOf
 
-DEFAULT_MAX_NEW_TOKENS = 1024  # where neither the request nor the context says
+DEFAULT_MAX_NEW_TOKENS = 1024  # if neither the request nor the context limits it
 
 Status = Literal["waiting", "prefill", "decode", "finished"]
 FinishReason = Literal["eos", "stop", "length", "cancelled", "deadline"]
@@ -32,7 +32,7 @@ FinishReason = Literal["eos", "stop", "length", "cancelled", "deadline"]
 
 @dataclass(frozen=True)
 class Prefilled:
-    """The prompt has been run; its log-probabilities where `echo` asked for them (None for the first token)."""
+    """The prompt has been prefilled; with its log-probabilities if `echo` was set (None for the first token)."""
 
     logprobs: list[float | None] | None = None
     top: list[dict[int, float] | None] | None = None
@@ -40,14 +40,14 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class Finished:
-    """Nothing more will come."""
+    """The last event of a completed, cancelled or timed-out sequence."""
 
     reason: FinishReason
 
 
 @dataclass(frozen=True)
 class Failed:
-    """An error of this sequence alone; nothing more will come."""
+    """The last event of a sequence that failed."""
 
     error: Exception
 
@@ -60,36 +60,36 @@ numbers = itertools.count()
 class Sequence:
     """A prompt, its settings and its output so far. `on_event` is called on the engine's thread and must not block.
 
-    The caller gives what stands above `status`; the rest is the engine's.
+    The caller sets the fields above `status`; the others belong to the engine.
     """
 
-    prompt: abc.Sequence[int]  # for an encoder-decoder what its output begins with
+    prompt: abc.Sequence[int]  # for an encoder-decoder the first tokens of the output
     settings: Generation
     on_event: abc.Callable[[Event], None]
     source: abc.Sequence[int] | None = None
     guide: Guide | None = None
-    echo: bool = False  # also tell the log-probabilities of the prompt
+    echo: bool = False  # also return the prompt's log-probabilities
     deadline: float | None = None  # of time.monotonic()
-    client: str = ""  # requests of one client wait for each other before they wait for anybody else's
+    client: str = ""  # fair queueing is per client
     scope: str = ""  # prefixes are shared within it only
     created: float = field(default_factory=time.monotonic)
     number: int = field(default_factory=lambda: next(numbers))
 
     status: Status = "waiting"
     cancelled: bool = False
-    paused: bool = False  # its client is behind: nothing more is decoded until `Engine.resume`
+    paused: bool = False  # the client reads too slowly: not decoded until `Engine.resume`
     tokens: list[int] = field(default_factory=list)  # prompt and output
     stops: Stops | None = None
     prompt_logprobs: PromptLogprobs | None = None
     sampler: SamplerState | None = None
     slot: int | None = None  # its number in the store
     cached: int = 0  # tokens in the KV cache
-    isolated: bool = False  # a batch that it took part in failed: its next step is by itself
+    isolated: bool = False  # its batch failed: its next step runs by itself
     last_token_at: float = 0.0
 
     @property
     def new_tokens(self) -> int:
-        """Tokens of the output."""
+        """Number of output tokens."""
         return max(0, len(self.tokens) - len(self.prompt))
 
     @property
@@ -99,17 +99,17 @@ class Sequence:
 
     @property
     def source_tokens(self) -> int:
-        """Tokens an encoder reads."""
+        """Number of source tokens."""
         return 0 if self.source is None else len(self.source)
 
     @property
     def prefill_cost(self) -> int:
-        """Tokens to be run before the first new one."""
+        """Tokens to run before the first new one."""
         return self.source_tokens + len(self.prompt)
 
     @property
     def cost(self) -> int:
-        """Tokens to be run in all."""
+        """Tokens to run in total, at most."""
         return self.prefill_cost + self.max_new_tokens
 
     def is_expired(self, now: float) -> bool:
@@ -117,7 +117,7 @@ class Sequence:
         return self.cancelled or (self.deadline is not None and now >= self.deadline)
 
     def finish_reason(self, token: int) -> FinishReason | None:
-        """Why the output ends with this token, its newest; None where it goes on."""
+        """Why the output ends with its newest token; None if it continues."""
         if token in self.settings.ends:
             return "eos"
         if self.guide is not None and self.guide.over:
@@ -130,7 +130,7 @@ class Sequence:
 
 
 def prepare_sequence(sequence: Sequence, store: SequenceStore | None, text_of: TextOf | None) -> None:
-    """Check a sequence against the model and its store and fill in its settings; what is wrong is said here."""
+    """Validate a sequence against the model and store, and complete its settings."""
     if store is None:
         raise UserError("this model writes no text", fix="ask it for labels or vectors")
     settings, spec = sequence.settings, check_model(store.model)
@@ -157,7 +157,7 @@ def prepare_sequence(sequence: Sequence, store: SequenceStore | None, text_of: T
 
 
 def check_tokens(tokens: abc.Sequence[int], vocab: int, name: str) -> list[int]:
-    """A copy of the tokens, all of them known to the model."""
+    """A copy of the tokens, checked against the vocabulary."""
     found = list(tokens)
     if not found:
         raise UserError(f"no {name} given", fix="give at least one")
@@ -168,7 +168,7 @@ def check_tokens(tokens: abc.Sequence[int], vocab: int, name: str) -> list[int]:
 
 
 def check_source(spec: Seq2Seq, source: abc.Sequence[int] | None) -> None:
-    """What an encoder is to read."""
+    """Check the encoder's source."""
     if source is None:
         raise UserError("an encoder-decoder needs a source", fix="pass source=")
     length = len(check_tokens(source, vocabulary_of(spec.encoder.embed, "the encoder"), "source tokens"))
@@ -178,7 +178,7 @@ def check_source(spec: Seq2Seq, source: abc.Sequence[int] | None) -> None:
 
 
 def limit_new_tokens(settings: Generation, prompt: int, limit: int) -> int:
-    """Tokens of the output at most: as asked, else as many as fit, up to a bound."""
+    """Maximal new tokens: as requested, else as many as fit, up to a default."""
     if prompt >= limit:
         raise ContextTooLong(prompt, limit, prompt=prompt)
     most = settings.max_new_tokens
@@ -195,7 +195,7 @@ def limit_new_tokens(settings: Generation, prompt: int, limit: int) -> int:
 
 
 def choose_seed(settings: Generation) -> int:
-    """The seed of the one output; random where none is given."""
+    """The seed of the output; random if none is given."""
     if settings.seed is None:
         return secrets.randbits(62)
     if isinstance(settings.seed, int):
@@ -206,7 +206,7 @@ def choose_seed(settings: Generation) -> int:
 
 
 class ContextTooLong(UserError):
-    """A sequence that no slot can hold; a prompt is never cut."""
+    """A sequence that exceeds the context; prompts are never truncated."""
 
     def __init__(self, tokens: int, limit: int, *, prompt: int) -> None:
         if tokens == prompt:
@@ -220,14 +220,14 @@ class ContextTooLong(UserError):
 
 
 class IsolatedGuide:
-    """A guide whose errors stay with its own sequence: after one, everything is allowed until that has failed."""
+    """A guide whose errors affect only its own sequence: after one, all tokens are allowed until the sequence fails."""
 
     def __init__(self, guide: Guide, vocab: int) -> None:
         self.guide, self.vocab = guide, vocab
         self.error: Exception | None = None
 
     def mask(self) -> Tensor:
-        """Which tokens may come next, bool (V,)."""
+        """Mask of allowed next tokens, bool (V,)."""
         try:
             found = self.guide.mask()
             if not bool(found[: self.vocab].any()):
@@ -238,7 +238,7 @@ class IsolatedGuide:
             return torch.ones(self.vocab, dtype=torch.bool)
 
     def accept(self, token: int) -> None:
-        """That token came."""
+        """Advance by a sampled token."""
         if self.error is not None:
             return
         try:
@@ -248,20 +248,20 @@ class IsolatedGuide:
 
     @property
     def over(self) -> bool:
-        """Whether nothing but the end may follow."""
+        """Whether the output is complete and must end."""
         return self.guide.over
 
 
 @dataclass
 class PromptLogprobs:
-    """Log-probabilities of a prompt's own tokens, gathered piece by piece; nothing is before the first."""
+    """Log-probabilities of the prompt's tokens, collected piece by piece; the first has none."""
 
-    top_count: int  # of the most probable tokens to tell
+    top_count: int  # number of top tokens to return
     logprobs: list[float | None] = field(default_factory=lambda: [None])
     top: list[dict[int, float] | None] = field(default_factory=lambda: [None])
 
     def add(self, store: SequenceStore, hidden: Tensor, following: list[int]) -> None:
-        """Hidden states (T,D) of some tokens, and the tokens (T or T - 1) that follow each."""
+        """Add the tokens (T or T - 1) that follow the given hidden states (T,D)."""
         vocab = vocabulary_of(decoder_of(store.model.spec).embed, "the model")
         size = max(1, PIECE // vocab)
         for at in range(0, len(following), size):
@@ -275,5 +275,5 @@ class PromptLogprobs:
                 self.top += [dict(zip(ids, values, strict=True)) for ids, values in pairs]
 
     def event(self) -> Prefilled:
-        """All of it."""
+        """The event with all of them."""
         return Prefilled(self.logprobs, self.top if self.top_count else None)

@@ -1,4 +1,4 @@
-"""The queue of requests: served one client after another, in order within a client, and never more than fits."""
+"""The request queue: bounded, round robin over clients, FIFO within a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Work = TypeVar("Work")
 
 
 class QueueFull(Exception):
-    """There is no room in the queue; `after` seconds from now there may be."""
+    """The queue is full; retry after `after` seconds."""
 
     def __init__(self, after: float) -> None:
         super().__init__(f"the queue is full; try again in {after:.0f} s")
@@ -18,13 +18,13 @@ class QueueFull(Exception):
 
 
 class EngineClosed(Exception):
-    """The engine takes no more work: it is being shut down, or has broken."""
+    """The engine accepts no more work: it is shutting down or has broken."""
 
 
 class WaitingQueue(Generic[Work]):
-    """A line for each client. The last eighth of the room is for clients that have nothing in it.
+    """One FIFO per client. The last eighth of the capacity is reserved for clients with nothing queued.
 
-    So a client that sends without end fills seven eighths, and the next one is still admitted.
+    So a client that floods the queue fills seven eighths, and others are still admitted.
     """
 
     def __init__(self, cost: int, length: int) -> None:
@@ -33,7 +33,7 @@ class WaitingQueue(Generic[Work]):
         self.lines: OrderedDict[str, deque[tuple[Work, int]]] = OrderedDict()  # the first is the next to be served
 
     def excess(self, client: str, cost: int) -> int:
-        """By how much the limit would be passed, 0 where there is room. Alone, work of any size is admitted."""
+        """By how much the limit would be exceeded, 0 if there is room. An empty queue admits work of any size."""
         if not self.length:
             return 0
         share = 8 if client not in self.lines else 7
@@ -44,13 +44,13 @@ class WaitingQueue(Generic[Work]):
         )
 
     def put(self, client: str, work: Work, cost: int) -> None:
-        """At the end of its client's line."""
+        """Append to the client's queue."""
         self.lines.setdefault(client, deque()).append((work, cost))
         self.cost += cost
         self.length += 1
 
     def take(self, fits: Callable[[Work], bool] | None = None) -> Work | None:
-        """The first of the next client's line; with `fits`, of the next client whose first fits."""
+        """Take the next client's first work; with `fits`, of the next client whose first work fits."""
         for client, line in self.lines.items():
             work, cost = line[0]
             if fits is None or fits(work):
@@ -65,7 +65,7 @@ class WaitingQueue(Generic[Work]):
         return None
 
     def remove(self, wanted: Callable[[Work], bool]) -> list[Work]:
-        """Take out all that is `wanted`, wherever it stands."""
+        """Remove all work that is `wanted`."""
         found: list[Work] = []
         for client, line in list(self.lines.items()):
             kept = deque(entry for entry in line if not wanted(entry[0]))

@@ -1,4 +1,4 @@
-"""Generation with a language model, and the log-probabilities of text that is there."""
+"""Generation with a language model, and log-probabilities of given text."""
 
 from anyformer.generation.config import Generation
 from anyformer.generation.decode import Decoding, generate, stream

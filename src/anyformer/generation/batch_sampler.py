@@ -1,4 +1,4 @@
-"""Sampling for a batch of sequences with different settings: each gets the token it would get alone."""
+"""Sampling for a batch of sequences with different settings: each gets the token it would get by itself."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from anyformer.generation.sampler import apply_guides, argmax
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """One token of each sequence, where the model is; `on_host` brings all of it to the CPU at once."""
+    """One token of each sequence, on the model's device; `on_host` copies everything to the CPU at once."""
 
     tokens: Tensor  # (N,)
-    logprobs: Tensor  # (N,) the model's own log-probability of it, whatever the settings made of that
-    top_counts: Sequence[int]  # how many of the most probable tokens each sequence wants
-    top_tokens: Tensor | None = None  # (N, most of those)
+    logprobs: Tensor  # (N,) its log-probability under the raw logits
+    top_counts: Sequence[int]  # number of top tokens requested by each sequence
+    top_tokens: Tensor | None = None  # (N, max of those)
     top_logprobs: Tensor | None = None
 
     @cached_property
     def on_host(self) -> list[NewToken]:
-        """Token, log-probability and most probable tokens of every sequence, by one transfer."""
+        """Token, log-probability and top tokens of every sequence, in one transfer."""
         parts = [self.tokens[:, None], self.logprobs[:, None]]
         if self.top_tokens is not None and self.top_logprobs is not None:
             parts += [self.top_tokens, self.top_logprobs]
-        kind = widest_float(self.tokens.device)  # ids are exact in it
+        kind = widest_float(self.tokens.device)  # represents ids exactly
         found = []
         for row, count in zip(torch.cat([part.to(kind) for part in parts], 1).tolist(), self.top_counts, strict=True):
             half = len(row) // 2 + 1
@@ -52,19 +52,19 @@ class SampledBatch:
 
 @dataclass(eq=False)
 class SamplerState:
-    """What sampling knows of one sequence."""
+    """Sampling state of one sequence."""
 
     settings: Generation
     seed: int
     prompt_length: int
-    last: int  # the number of the last token that may be sampled
+    last: int  # index of the last token that may be sampled
     processors: list[LogitsProcessor]
     guide: Guide | None = None
     count: int = 0  # tokens sampled
-    ids: Tensor | None = None  # (1, room) prompt and output, where a processor may ask for them
+    ids: Tensor | None = None  # (1, capacity) prompt and output, if a processor needs them
 
     def process(self, logits: Tensor) -> Tensor:
-        """The sequence's logits (1,V) with what is banned at -inf and what is forced at 0."""
+        """The sequence's logits (1,V) with banned tokens at -inf and forced ones at 0."""
         logits = allowed = logits if self.guide is None else apply_guides(logits, [self.guide])
         if self.processors:
             assert self.ids is not None
@@ -72,11 +72,11 @@ class SamplerState:
             history = TokenHistory(self.ids[:, :length], None, self.count, self.count == self.last)
             for process in self.processors:
                 logits = process(logits, history)
-        # Where the processors leave nothing of what the guide allows, the guide is obeyed.
+        # If the processors ban everything the guide allows, the guide wins.
         return logits if self.guide is None else logits.where((logits > -torch.inf).any(-1, keepdim=True), allowed)
 
     def append(self, tokens: Tensor, row: int) -> None:
-        """The token of this row was sampled."""
+        """Record the token sampled in this row."""
         if self.ids is not None:
             end = self.prompt_length + self.count
             if end == self.ids.shape[1]:
@@ -87,9 +87,9 @@ class SamplerState:
 
 @dataclass
 class SampledGroup:
-    """Rows that are drawn at random and warped in the same ways, each by its own numbers."""
+    """Sampled rows that use the same set of warpers, each with its own parameters."""
 
-    rows: Tensor | None  # (M,) which; None for all
+    rows: Tensor | None  # (M,) their indices; None for all
     warpers: list[LogitsProcessor]
     seeds: Tensor  # (M,)
     steps: Tensor  # (M,)
@@ -105,7 +105,7 @@ class SampledGroup:
         )  # fmt: skip
 
     def draw(self, logits: Tensor) -> Tensor:
-        """One token a row (M,) from their logits (M,V)."""
+        """Draw one token per row (M,) from logits (M,V)."""
         for warp in self.warpers:
             logits = warp(logits, NO_HISTORY)
         found = draw(logits, self.seeds, self.steps)
@@ -115,7 +115,7 @@ class SampledGroup:
 
 @dataclass
 class SamplingPlan:
-    """What sampling for the same sequences shares from step to step; made anew when others take part."""
+    """What sampling for the same sequences shares across steps; rebuilt when the batch changes."""
 
     states: list[SamplerState]
     processed: list[int]  # rows with processors or a guide
@@ -137,14 +137,14 @@ class SamplingPlan:
 
 
 class BatchSampler:
-    """Samples for sequences that come and go; what it knows of each is in a `SamplerState` that `add` makes."""
+    """Samples for a changing batch of sequences; `add` creates the `SamplerState` of each."""
 
     def __init__(self, vocab: int, device: torch.device | str = "cpu") -> None:
         self.vocab, self.device = vocab, torch.device(device)
         self.plan: SamplingPlan | None = None
 
     def add(self, settings: Generation, prompt: Sequence[int], seed: int, guide: Guide | None = None) -> SamplerState:
-        """A sequence whose output begins after its prompt; `seed` is for sampling."""
+        """Create the sampling state of a sequence with this prompt and seed."""
         if settings.num_beams > 1:
             raise UserError("beam search compares texts, sequences are sampled one by one", where="Generation",
                             fix="use num_beams=1")  # fmt: skip
@@ -176,14 +176,14 @@ class BatchSampler:
             best = raw.topk(most)
             sampled = replace(sampled, top_tokens=best.indices, top_logprobs=best.values - norm[:, None])
         for row, state in enumerate(plan.states):
-            if state.guide is not None:  # only a guide must know the token on the CPU
+            if state.guide is not None:  # only a guide needs the token on the CPU
                 state.guide.accept(sampled.on_host[row].token)
             state.append(sampled.tokens, row)
         return sampled
 
 
 def sample_tokens(plan: SamplingPlan, logits: Tensor) -> Tensor:
-    """One token a row (N,): the most probable, or drawn where the settings say so."""
+    """One token per row (N,): greedy or sampled by its settings."""
     if len(plan.groups) == 1 and plan.groups[0].rows is None:
         return plan.groups[0].draw(logits)
     tokens = argmax(logits)

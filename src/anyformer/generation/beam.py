@@ -1,12 +1,12 @@
-"""Beam search: the most probable texts, kept in one batch (transformers' rules, tokens and scores).
+"""Beam search over one batch, with the same tokens and scores as transformers.
 
-Every text has `num_beams` unfinished beams and as many finished ones. A step looks at the best continuations of all
-beams: those that end become finished texts with the score log p / length ** length_penalty, if they are among the
-best `num_beams`; of the others the best `num_beams` go on. A text is done when none of its beams may still get better
-than its worst finished text: compared at the present length (`early_stopping=False`), at once when there are
-`num_beams` finished ones (True), or at the most favourable length ("never").
+Every prompt has `num_beams` unfinished beams and as many finished ones. A step takes the best continuations of all
+beams: those that end become finished hypotheses with the score log p / length ** length_penalty, if they are among the
+best `num_beams`; of the others the best `num_beams` continue. A prompt is done when none of its beams can still beat
+its worst finished hypothesis: compared at the current length (`early_stopping=False`), as soon as there are `num_beams`
+finished ones (True), or at the most favourable length ("never").
 
--inf marks a place that no candidate has taken yet, so that vocabularies smaller than the number of beams work too.
+A score of -inf marks an empty slot, so that vocabularies smaller than the number of beams work too.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from anyformer.generation.result import Generated, find_reasons, is_one_of
 
 @dataclass
 class Candidates:
-    """Candidates of every prompt, best first: (B,W) scores and (B,W,N) what was written."""
+    """Hypotheses of every prompt, best first: scores (B,W) and tokens (B,W,N)."""
 
     scores: Tensor  # (B,W)
     tokens: Tensor  # (B,W,N)
-    logprobs: Tensor  # (B,W,N) the model's own, token by token
+    logprobs: Tensor  # (B,W,N) per token, under the raw logits
     lengths: Tensor  # (B,W)
     by_eos: Tensor  # (B,W)
     by_stop: Tensor  # (B,W)
 
     @classmethod
     def empty(cls, batch: int, width: int, length: int, padding: int, like: Tensor) -> Candidates:
-        """No candidates yet."""
+        """All slots empty."""
         flags = torch.zeros(batch, width, dtype=torch.bool, device=like.device)
         return cls(
             scores=like.new_full((batch, width), -torch.inf),
@@ -46,7 +46,7 @@ class Candidates:
         )  # fmt: skip
 
     def gather(self, where: Tensor) -> Candidates:
-        """The candidates at those places (B,K)."""
+        """The candidates at these indices (B,K)."""
         long = where[..., None].expand(-1, -1, self.tokens.shape[2])
         return Candidates(
             self.scores.gather(1, where), self.tokens.gather(1, long), self.logprobs.gather(1, long),
@@ -54,34 +54,34 @@ class Candidates:
         )  # fmt: skip
 
     def take_best(self, scores: Tensor, width: int) -> tuple[Candidates, Tensor]:
-        """The `width` best under other scores (B,K), and where they stood."""
+        """The `width` best by the given scores (B,K), and their indices."""
         top = scores.topk(width)
         found = self.gather(top.indices)
         found.scores = top.values
         return found, top.indices
 
     def concat(self, other: Candidates) -> Candidates:
-        """Both in one."""
+        """Concatenate both along W."""
         return Candidates(*(torch.cat([getattr(self, name), getattr(other, name)], 1) for name in vars(self)))
 
 
 def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, settings: Generation) -> Generated:
-    """The `num_return_sequences` best texts of every prompt, whose first new tokens have these logits (B,V)."""
+    """The `num_return_sequences` best outputs of every prompt; `logits` (B,V) are those of the first new token."""
     prompt, real, limit, stops = inputs.ids, inputs.mask, inputs.new, inputs.stops
     batch, width, vocab = prompt.shape[0], settings.num_beams, logits.shape[1]
     device, exact = prompt.device, torch.promote_types(logits.dtype, torch.float32)
     ends = torch.tensor([one for one in settings.ends if one < vocab], dtype=torch.long, device=device)
-    wide = min(max(2, 1 + len(settings.ends)) * width, width * vocab)  # enough that `width` of them do not end
+    wide = min(max(2, 1 + len(settings.ends)) * width, width * vocab)  # at least `width` of them do not end
     processors = logits_processors(settings, vocab, device)
     first_row = torch.arange(batch, device=device)[:, None] * width
     beams = Candidates.empty(batch, width, limit, settings.padding, logits.new_zeros((), dtype=exact))
     finished = Candidates.empty(batch, width, limit, settings.padding, beams.scores)
-    beams.scores[:, 0] = 0.0  # all beams are still the same prompt: one of them counts
+    beams.scores[:, 0] = 0.0  # all beams are identical at first: keep one
     sequences = store.fork(width)
     logits = logits.repeat_interleave(width, 0)
     heads = prompt.repeat_interleave(width, 0)
     seen = None if real is None else real.repeat_interleave(width, 0)
-    open_ = torch.ones(batch, 1, dtype=torch.bool, device=device)  # texts that may still get better
+    open_ = torch.ones(batch, 1, dtype=torch.bool, device=device)  # prompts that may still improve
     for step in range(limit):
         own = logits.to(exact).log_softmax(-1)  # (B*W,V)
         scores = own
@@ -107,7 +107,7 @@ def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, 
             flat = taken.tokens[..., : step + 1].flatten(0, 1)
             taken.by_stop = stops.end(flat, (total > -torch.inf).flatten()).view(batch, wide) & ~taken.by_eos
         hit = taken.by_eos | taken.by_stop if step < limit - 1 else torch.ones_like(taken.by_eos)
-        # Only the best `width` may finish; the others are there so that enough go on.
+        # Only the best `width` may finish; the others are there so that enough continue.
         among = torch.arange(wide, device=device) < width
         ending = (total / (step + 1) ** settings.length_penalty).where(hit & among & open_, -torch.inf)
         both = finished.concat(taken)
@@ -125,7 +125,7 @@ def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, 
 
 
 def can_improve(beams: Candidates, finished: Candidates, length: int, limit: int, settings: Generation) -> Tensor:
-    """Which texts (B,1) could still find something better than their worst finished one."""
+    """Which prompts (B,1) could still beat their worst finished hypothesis."""
     full = (finished.scores > -torch.inf).all(1, keepdim=True)
     going = beams.scores[:, :1] > -torch.inf
     if settings.early_stopping is True:
@@ -136,9 +136,9 @@ def can_improve(beams: Candidates, finished: Candidates, length: int, limit: int
 
 
 def collect_best(finished: Candidates, prompt: Tensor, settings: Generation) -> Generated:
-    """The best of each prompt as rows, cut to the longest."""
+    """The best hypotheses of each prompt as rows, cut to the longest."""
     count = settings.num_return_sequences
-    empty = finished.scores == -torch.inf  # fewer texts than places: small vocabularies
+    empty = finished.scores == -torch.inf  # fewer hypotheses than slots: small vocabularies
     finished.lengths = finished.lengths.masked_fill(empty, 0)
     finished.tokens = finished.tokens.masked_fill(empty[..., None], settings.padding)
     finished.logprobs = finished.logprobs.masked_fill(empty[..., None], 0.0)

@@ -12,7 +12,7 @@ from anyformer.errors import UserError, did_you_mean
 
 log = logging.getLogger("anyformer")
 
-# Their options that change the text and are not implemented, with the value that switches each off.
+# Hugging Face options that change the output and are not implemented, with the value that disables each.
 UNKNOWN_HERE: dict[str, Any] = {
     "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None, "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0, "exponential_decay_length_penalty": None, "begin_suppress_tokens": None,
@@ -20,12 +20,12 @@ UNKNOWN_HERE: dict[str, Any] = {
     "num_beam_groups": 1, "constraints": None, "force_words_ids": None, "penalty_alpha": 0.0, "dola_layers": None,
     "max_time": None, "token_healing": False,
 }  # fmt: skip
-# Not implemented either, but the text stays the same without them.
+# Not implemented either, but without effect on the output.
 HARMLESS = {
     "speculation_type": None, "use_mtp": None, "low_memory": False,
     "remove_invalid_values": False, "assistant_early_exit": None,
 }  # fmt: skip
-# Rows are made for every beam and every text before the first token; the rest counts tokens and ids.
+# Rows are allocated for every beam and output up front; the other settings count tokens and ids.
 MOST = {"num_beams": 4096, "num_return_sequences": 65_536}
 LARGEST = 2**31 - 1
 DEFAULT_NEW_TOKENS = 20  # theirs too
@@ -33,14 +33,14 @@ DEFAULT_NEW_TOKENS = 20  # theirs too
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """Settings of `generate`. Everything left out means the plainest choice: greedy, twenty tokens, no limits on words.
+    """Settings of `generate`. The default is greedy decoding of twenty tokens without constraints.
 
-    Lengths: `max_new_tokens` counts what is written, `max_length` the prompt with its padding too (for an
-    encoder-decoder, the start token); the first wins. Choice: greedy unless `do_sample` or `num_beams` above 1;
+    `max_new_tokens` counts output tokens, `max_length` also the prompt with its padding (for an encoder-decoder, the
+    start token); the first takes precedence. Decoding is greedy unless `do_sample` or `num_beams` above 1;
     `temperature` 0 is greedy. Unlike in transformers, `top_k` is off unless given (there it is 50).
-    `seed` is one number for every prompt, or one for each; left out, it is drawn from torch's own generator.
-    `logprobs` n also returns the n most probable tokens of every step. Speed alone: `prompt_lookup_num_tokens` of a
-    passage that came before are proposed where the text seems to repeat it, `num_assistant_tokens` by a draft model.
+    `seed` is one number for every prompt, or one for each; by default it is drawn from torch's global generator.
+    `logprobs` n also returns the n most probable tokens of every step. For speed only: `prompt_lookup_num_tokens` is
+    the number of draft tokens copied from earlier text, `num_assistant_tokens` those of a draft model.
 
     >>> Generation(max_new_tokens=5, do_sample=True, top_p=0.9, seed=1).top_p
     0.9
@@ -81,7 +81,7 @@ class Generation:
 
     @property
     def start_token(self) -> int | None:
-        """What a decoder's text begins with: `decoder_start_token_id`, else `bos_token_id`."""
+        """The decoder's first token: `decoder_start_token_id`, else `bos_token_id`."""
         return self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Generation:
         self.check_combinations()
 
     def check_combinations(self) -> None:
-        """What two settings mean for each other."""
+        """Reject settings that exclude each other."""
         if self.num_beams > 1 and self.do_sample:
             raise UserError("num_beams above 1 and do_sample exclude each other", where="Generation", fix="use one")
         if self.num_beams > 1 and self.prompt_lookup_num_tokens:
@@ -158,37 +158,37 @@ class Generation:
 
     @property
     def sampled(self) -> bool:
-        """Whether tokens are drawn; temperature 0 is the limit of ever smaller ones, the most probable token."""
+        """Whether tokens are sampled; temperature 0 means greedy."""
         return self.do_sample and self.temperature > 0
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end a text."""
+        """The end-of-sequence token ids."""
         return as_ids(self.eos_token_id)
 
     @property
     def forced_ends(self) -> tuple[int, ...]:
-        """Ids of which one must be last."""
+        """Token ids one of which is forced at the maximal length."""
         return as_ids(self.forced_eos_token_id)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Texts that end a text."""
+        """Stop strings."""
         return (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings)
 
     @property
     def padding(self) -> int:
-        """What fills a row after its end: the padding id, else the id that ends texts, else 0."""
+        """The padding id after the end: `pad_token_id`, else the first end id, else 0."""
         return self.pad_token_id if self.pad_token_id is not None else (self.ends or (0,))[0]
 
     # ---------------------------------------------------------------- from their files
 
     @classmethod
     def from_hf(cls, data: Mapping[str, Any]) -> Generation:
-        """The settings of a generation_config.json, or of an older config.json that carries them among its own.
+        """The settings of a generation_config.json, or of an older config.json that contains them.
 
-        Fields that are not decoding settings are passed over. An option that would change the text and is not
-        implemented is refused by name; one that would not is named in the log.
+        Other fields are ignored. An unimplemented option that would change the output is an error; one that would not
+        is logged.
         """
         for name, off in UNKNOWN_HERE.items():
             value = data.get(name)
@@ -202,7 +202,7 @@ class Generation:
             if data.get(name) not in (None, off):
                 log.warning("generation_config.json: %s is not implemented and was left out", name)
         given = {f.name: data[f.name] for f in fields(cls) if data.get(f.name) is not None}
-        for name in ("logprobs", "seed"):  # ours alone; there these words mean nothing
+        for name in ("logprobs", "seed"):  # ours only; not Hugging Face settings
             given.pop(name, None)
         if given.get("cache_implementation") != "static":
             given.pop("cache_implementation", None)  # memory, not text
@@ -227,7 +227,7 @@ class Generation:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Generation:
-        """The same as calling the class, with a sentence for a name it does not know."""
+        """Like calling the class, with a helpful error for an unknown name."""
         known = [f.name for f in fields(cls)]
         for name in settings:
             if name not in known:
@@ -271,7 +271,7 @@ class Generation:
 
 
 def no_start_token(where: str, fix: str) -> UserError:
-    """The error of an encoder-decoder whose decoder has nothing to begin with."""
+    """The error for an encoder-decoder without a start token."""
     return UserError("decoder_start_token_id is not set", where=where, fix=fix)
 
 
@@ -284,7 +284,7 @@ def as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def single_words(bad_words: Any) -> list[int]:
-    """Forbidden words of one token, which is how translation models keep padding out of the text."""
+    """Single-token bad words, by which translation models suppress padding."""
     if bad_words is None:
         return []
     if not isinstance(bad_words, list) or not all(isinstance(word, list) and len(word) == 1 for word in bad_words):

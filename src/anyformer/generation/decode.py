@@ -50,12 +50,12 @@ def generate(
     draft: Any = None,
     guide: Guide | Guides | None = None,
 ) -> Generated:
-    """Continuations of prompts (B,T), or, for an encoder-decoder, answers to sources (B,S).
+    """Generate continuations of prompts (B,T) or, for an encoder-decoder, outputs for sources (B,S).
 
-    `mask` is padding, on either side. `text_of` turns a list of ids into text and is needed for `stop_strings`.
-    `on_token` is called with every `Step` as it comes, except under beam search, which decides at the end.
-    `draft` is a smaller model with the same vocabulary, or "int8" for this one in 8 bits, that proposes tokens: the
-    text stays the same. `guide` says what may be written (see grammar.py): one for one text, or a list of one for each.
+    `mask` is a padding mask, on either side. `text_of` turns a list of ids into text and is needed for `stop_strings`.
+    `on_token` is called with every `Step`, except under beam search, which has no result before the end. `draft` is a
+    smaller model with the same vocabulary, or "int8" for this one quantised, for speculative decoding: the output stays
+    the same. `guide` constrains the output (see grammar.py): one guide for one output, or a list with one for each.
 
     >>> from anyformer import preset
     >>> spec = preset("gpt2-tiny")
@@ -81,7 +81,7 @@ def generate(
 
 
 def check_beams(on_token: object, draft: object, guide: object) -> None:
-    """What beam search does not take."""
+    """Reject arguments that beam search does not support."""
     if on_token is not None:
         raise UserError("beam search has no token before it has them all", where="on_token", fix="use num_beams=1")
     if draft is not None or guide is not None:
@@ -99,7 +99,7 @@ def stream(
     draft: Any = None,
     guide: Guide | Guides | None = None,
 ) -> Decoding | Speculation:
-    """As `generate`, a `Step` at a time: iterate over what comes back, then ask it for `result()`."""
+    """As `generate`, one `Step` at a time: iterate over the returned object, then call its `result()`."""
     settings = Generation() if settings is None else settings
     if settings.num_beams > 1:
         raise UserError("beam search has no token before it has them all", where="stream", fix="use num_beams=1")
@@ -111,7 +111,7 @@ def stream(
 def start_decoding(
     model: Any, inputs: GenerationInputs, settings: Generation, draft: Any, guide: Guide | Guides | None
 ) -> Decoding | Speculation:
-    """Sequences about to be generated, a token at a time or by proposals."""
+    """Start decoding, with speculative decoding if requested."""
     guides = None if guide is None else guide if isinstance(guide, Sequence) else [guide]
     if draft is None and settings.prompt_lookup_num_tokens is None:
         return Decoding(model, *prefill(model, inputs, settings), inputs, settings, guides)
@@ -124,7 +124,7 @@ def start_decoding(
 def prepare_inputs(
     model: Any, tokens: Any, mask: Any, settings: Generation, text_of: TextOf | None
 ) -> GenerationInputs:
-    """Check everything that can be wrong before any compute."""
+    """Validate all inputs before any compute."""
     spec = check_model(model)
     decoder, device = decoder_of(spec), device_of(model)
     vocab = vocabulary_of(decoder.embed, "the decoder" if isinstance(spec, Seq2Seq) else "the model")
@@ -150,7 +150,7 @@ def prepare_inputs(
 
 
 def prefill(model: Any, inputs: GenerationInputs, settings: Generation) -> tuple[SequenceStore, Tensor]:
-    """A store with the prompts in its KV cache, and the logits (B,V) of the first new tokens."""
+    """Prefill the prompts: returns the store with their KV cache, and the logits (B,V) of the first new tokens."""
     store = open_batch_store(model, inputs, settings)
     prompts = inputs.prompts
     sources = inputs.encode_sources(model) if isinstance(model.spec, Seq2Seq) else [None] * len(prompts)
@@ -161,7 +161,7 @@ def prefill(model: Any, inputs: GenerationInputs, settings: Generation) -> tuple
 
 
 def check_settings(settings: Generation, vocab: int) -> None:
-    """Token ids of the settings against the vocabulary."""
+    """Check the settings' token ids against the vocabulary."""
     named = {
         "decoder_start_token_id": settings.decoder_start_token_id,
         "forced_bos_token_id": settings.forced_bos_token_id,
@@ -178,7 +178,7 @@ def check_settings(settings: Generation, vocab: int) -> None:
 
 
 def check_source(spec: Seq2Seq, source: Any, mask: Any, device: torch.device) -> tuple[Any, Any]:
-    """What the encoder reads; ids are checked, other inputs (pixels, or several) the encoder checks itself."""
+    """Check the encoder's input: token ids here, other inputs (pixels, or several) in the encoder itself."""
     if spec.encoder.embed.vocabulary is None or isinstance(source, tuple):
         return source, mask
     source = check_ids(source, spec.encoder.embed.vocabulary[0], "source tokens").to(device=device, dtype=torch.long)
@@ -195,7 +195,7 @@ def batch_size(source: Any) -> int:
 
 
 def max_new_tokens(settings: Generation, decoder: Model, columns: int, longest: int) -> int:
-    """How many tokens there may be: as asked, else twenty, or what room learned positions leave."""
+    """Maximal number of new tokens: as requested, else twenty, or fewer if learned positions leave less room."""
     if settings.max_new_tokens is not None:
         return settings.max_new_tokens
     if settings.max_length is not None:
@@ -208,7 +208,7 @@ def max_new_tokens(settings: Generation, decoder: Model, columns: int, longest: 
 
 
 class Decoding:
-    """One call of `generate` in progress: iterate for a `Step` a token, then ask for the `result()`."""
+    """One call of `generate` in progress: iterate for one `Step` per token, then call `result()`."""
 
     def __init__(
         self, model: Any, store: SequenceStore, logits: Tensor, inputs: GenerationInputs, settings: Generation,
@@ -224,7 +224,7 @@ class Decoding:
         self.by_eos = torch.zeros(len(self.ids), dtype=torch.bool, device=device)
         self.by_stop = torch.zeros_like(self.by_eos)
         self.steps: list[Step] = []
-        self.last = self.ids[:, self.prompt - 1]  # sampled last, and not run yet
+        self.last = self.ids[:, self.prompt - 1]  # sampled last, not run yet
         self.finished = False
 
     def __iter__(self) -> Iterator[Step]:
@@ -233,7 +233,7 @@ class Decoding:
 
     @torch.no_grad()
     def advance(self) -> Step:
-        """The next token of every sequence."""
+        """Decode the next token of every sequence."""
         if self.count:
             with eval_mode(self.model):
                 self.logits = self.store.step(self.sequences, self.last)
@@ -253,7 +253,7 @@ class Decoding:
         self.ids[:, self.prompt + self.count] = step.tokens
         self.count += 1
         self.steps.append(step)
-        # A finished sequence continues with token 0, whatever its padding is: the padding id may be no token at all.
+        # A finished sequence continues with token 0: the padding id may be outside the vocabulary.
         self.last = sampled.where(live, 0)
         self.finished = self.count == self.limit
         if len(self.ends):
@@ -274,12 +274,12 @@ class Decoding:
         return [guide if on else None for guide, on in zip(self.sampler.guides, live.tolist(), strict=True)]
 
     def result(self) -> Generated:
-        """The sequences as far as they have come."""
+        """The sequences so far."""
         return collect_steps(self.ids, self.prompt, self.steps, find_reasons(self.by_eos, self.by_stop))
 
 
 def advance_guides(guides: Guides, sampled: Tensor) -> Tensor:
-    """Tell the guides what was sampled (R,); which sequences may not go on."""
+    """Advance the guides by the sampled tokens (R,); returns which sequences must end."""
     over = []
     for guide, token in zip(guides, sampled.tolist(), strict=True):
         if guide is not None:

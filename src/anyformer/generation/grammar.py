@@ -1,9 +1,9 @@
-"""Text that must have a form: a JSON schema, a regular expression or one of a few texts, obeyed token by token.
+"""Constrained decoding: output that matches a JSON schema, a regular expression or one of a few texts.
 
-The grammar is held by the library llguidance, which works on bytes and on what each token of the vocabulary writes. A
-guide says before every token which ones may follow, so that whatever the model and the settings, a text that ended by
-itself has the form, and one that was cut is the beginning of such a text. Nothing is fetched: a schema that points
-elsewhere is refused. Sizes are bounded, and so is the work for one token.
+The grammar is evaluated by the library llguidance, which works on the bytes of each token of the vocabulary. Before
+every token a guide masks the tokens that may not follow, so that whatever the model and the settings, a completed
+output matches, and a truncated one is a prefix of a match. Nothing is fetched: a schema with remote references is
+rejected. Sizes are bounded, and so is the work per token.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from anyformer.extras import require
 from anyformer.generation.grammar_checks import as_list, check_length, check_parts, short
 
 LONGEST_SCHEMA, LONGEST_PATTERN, MOST_CHOICES = 65_536, 4_096, 1_024  # characters, characters, texts
-PATIENCE = 0.25  # seconds to find out where in a schema the trouble is
-KEPT = 32  # compiled grammars a vocabulary
-BLANK = " ?"  # between the parts of JSON: one space or none, where any number would let a model go on for ever
+PATIENCE = 0.25  # seconds to locate an error in a schema
+KEPT = 32  # cached compiled grammars per vocabulary
+BLANK = " ?"  # between the parts of JSON: at most one space, or a model could emit spaces for ever
 
 
 class SpelledTokenizer(Protocol):
-    """What a guide asks of a tokenizer."""
+    """What a guide needs of a tokenizer."""
 
     @property
     def spelling(self) -> tuple[list[bytes | None], bool]:
-        """The bytes of each token (None for special ones), and whether a text's first blank is left out."""
+        """The bytes of each token (None for special ones), and whether decoding drops a leading space."""
 
 
 def json_guide(tokenizer: SpelledTokenizer, schema: Mapping[str, Any] | bool | str, ends: Sequence[int]) -> Grammar:
-    """A guide for JSON that a schema allows, given as a dictionary or as JSON; `ends` are the ids that end a text."""
+    """A guide for JSON that matches a schema, given as a dictionary or as JSON; `ends` are the end-of-sequence ids."""
     if isinstance(schema, str):
         check_length(schema, LONGEST_SCHEMA, "the schema", "JSON schema")
         try:
@@ -56,7 +56,7 @@ def json_guide(tokenizer: SpelledTokenizer, schema: Mapping[str, Any] | bool | s
         raise UserError("nothing obeys the schema false", where="JSON schema", fix="use true for any JSON")
     check_parts(schema)
     rules = dict(schema) if isinstance(schema, Mapping) else {}
-    # Last, so that a schema cannot choose for itself.
+    # Set last, so that a schema cannot override it.
     rules["x-guidance"] = {"whitespace_flexible": False, "whitespace_pattern": BLANK, "lenient": False,
                            "coerce_one_of": False, "item_separator": ",", "key_separator": ":"}  # fmt: skip
     try:
@@ -73,9 +73,9 @@ def json_guide(tokenizer: SpelledTokenizer, schema: Mapping[str, Any] | bool | s
 
 
 def regex_guide(tokenizer: SpelledTokenizer, pattern: str, ends: Sequence[int]) -> Grammar:
-    """A guide for texts that a regular expression matches as a whole, with \\d, \\w and \\s of ASCII letters alone.
+    """A guide for texts that a regular expression matches in full; \\d, \\w and \\s are ASCII only.
 
-    Look-around and back-references are not known.
+    Look-around and back-references are not supported.
     """
     if not isinstance(pattern, str) or not pattern:
         raise UserError("no pattern given", where="regex", fix="give one, such as [0-9]+")
@@ -86,18 +86,18 @@ def regex_guide(tokenizer: SpelledTokenizer, pattern: str, ends: Sequence[int]) 
     try:
         with warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always", FutureWarning)
-            re.compile(pattern)  # it names the place of a mistake
+            re.compile(pattern)  # its errors have the position
         written = regex_to_lark(pattern, "dws")
     except (re.error, RecursionError, OverflowError, ValueError) as error:
         raise UserError(f"the pattern is not valid: {short(error)}", where="regex") from None
-    for doubt in doubts:  # sets inside sets mean one thing there and another here
+    for doubt in doubts:  # nested sets mean different things in `re` and in llguidance
         if "ossible" in str(doubt.message):
             raise UserError(f"the pattern is not clear: {short(doubt.message)}", where="regex", fix="write \\[ for [")
     return Grammar(vocabulary, f"/{written}/", "regex", ends)
 
 
 def choice_guide(tokenizer: SpelledTokenizer, texts: Sequence[str], ends: Sequence[int]) -> Grammar:
-    """A guide for one of a few texts, word for word."""
+    """A guide for exactly one of a few texts."""
     if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise UserError(
             "the texts to choose from are missing", where="choices", fix='give a list, such as ["yes", "no"]'
@@ -110,7 +110,7 @@ def choice_guide(tokenizer: SpelledTokenizer, texts: Sequence[str], ends: Sequen
 
 
 def find_place(schema: Mapping[str, Any], message: str, vocabulary: Vocabulary) -> str:
-    """Where in a schema the message comes from, as a path: the deepest part that gives it by itself."""
+    """The path in a schema that an error message comes from: the deepest part that reproduces it."""
     shared = {name: schema[name] for name in ("$defs", "definitions", "x-guidance") if name in schema}
     place, part, until = "", schema, time.monotonic() + PATIENCE
     while True:
@@ -131,7 +131,7 @@ def find_place(schema: Mapping[str, Any], message: str, vocabulary: Vocabulary) 
 
 
 class Grammar:
-    """A grammar in the middle of its work on one text: a `Guide`."""
+    """A grammar with the matching state of one output: a `Guide`."""
 
     def __init__(self, vocabulary: Vocabulary, body: str, where: str, ends: Sequence[int]) -> None:
         self.vocabulary, self.where = vocabulary, where
@@ -139,7 +139,7 @@ class Grammar:
         self.matcher = vocabulary.compile_grammar(body, where)
 
     def mask(self) -> Tensor:
-        """Which tokens may come next, bool (V,) on the CPU; where the text may end, those that end it too."""
+        """Mask of allowed next tokens, bool (V,) on the CPU; includes end ids if the output may end here."""
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         if self.matcher.is_error():
             raise UserError(short(self.matcher.get_error()), where=self.where)
@@ -148,7 +148,7 @@ class Grammar:
         return torch.from_numpy(allowed)
 
     def accept(self, token: int) -> None:
-        """That token came."""
+        """Advance by a sampled token."""
         if token in self.ends:
             return
         if not self.matcher.consume_token(token):
@@ -156,18 +156,18 @@ class Grammar:
 
     @property
     def over(self) -> bool:
-        """Whether nothing but the end may follow."""
+        """Whether the output is complete and must end."""
         return self.matcher.is_stopped() and not self.matcher.is_error()
 
     def fork(self) -> Grammar:
-        """An independent copy: what is tried with one does not change the other."""
+        """An independent copy."""
         twin = copy.copy(self)
         twin.matcher = self.matcher.deep_copy()
         return twin
 
 
 class Vocabulary:
-    """What llguidance knows of one tokenizer, and the grammars compiled for it, of which the latest are kept."""
+    """llguidance's view of one tokenizer, with an LRU cache of grammars compiled for it."""
 
     def __init__(self, tokenizer: SpelledTokenizer) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -179,12 +179,12 @@ class Vocabulary:
         self.lock = threading.Lock()
 
     def compile_grammar(self, body: str, where: str) -> Any:
-        """A matcher at the beginning of its text."""
+        """A matcher in its initial state."""
         with self.lock:
             found = self.grammars.pop(body, None)
             if found is None:
                 found = self.make_matcher(body)
-                found.compute_bitmask()  # a text that cannot even begin should be refused here
+                found.compute_bitmask()  # fail early if no first token is allowed
                 if found.is_error():
                     raise UserError(short(found.get_error()), where=where)
                 if len(self.grammars) >= KEPT:
@@ -193,23 +193,23 @@ class Vocabulary:
             return found.deep_copy()
 
     def make_matcher(self, body: str) -> Any:
-        """A new matcher, in an error state where the grammar is wrong."""
+        """A new matcher, in an error state if the grammar is invalid."""
         from llguidance import LLMatcher
 
-        # Not forced: the model cuts even a prescribed text into the tokens it likes best.
+        # No forcing: the model may choose the tokenization of prescribed text.
         blank = '" " ' if self.drops_blank else ""
         grammar = LLMatcher.grammar_from_lark(f'%llguidance {{"no_forcing": true}}\nstart: {blank}{body}')
         return LLMatcher(self.known, grammar, log_level=0, limits=limits())
 
     def describe_error(self, body: str) -> str:
-        """What is wrong with a grammar; nothing where it is right."""
+        """The error of a grammar; empty if it is valid."""
         found = self.make_matcher(body)
         found.compute_bitmask()
         return short(found.get_error()) if found.is_error() else ""
 
 
 class TokenIds:
-    """A vocabulary as llguidance asks for it. One id more than there are ends its texts: which ones end ours we say."""
+    """A vocabulary in llguidance's format, with an extra id as its end token; we handle our own end ids."""
 
     def __init__(self, spelled: Sequence[bytes | None]) -> None:
         self.tokens = [*(one or b"" for one in spelled), b"<end>"]
@@ -217,7 +217,7 @@ class TokenIds:
         self.special_token_ids = [len(spelled)]
 
     def __call__(self, text: object) -> list[int]:
-        """Texts are cut by the library only where a grammar forces tokens, which ours do not."""
+        """Never used: the library tokenizes text only if a grammar forces tokens, and ours do not."""
         return []
 
 
@@ -226,7 +226,7 @@ MAKING = threading.Lock()
 
 
 def grammar_vocabulary(tokenizer: SpelledTokenizer) -> Vocabulary:
-    """Made once a tokenizer: all its tokens are sorted into a tree."""
+    """The cached `Vocabulary` of a tokenizer: building its token trie takes time."""
     require("llguidance", "constrained output needs")
     with MAKING:
         if tokenizer not in VOCABULARIES:
@@ -235,7 +235,7 @@ def grammar_vocabulary(tokenizer: SpelledTokenizer) -> Vocabulary:
 
 
 def limits() -> Any:
-    """Work for one grammar and for one token, in llguidance's units: about 20 ms each."""
+    """Work limits per grammar and per token, in llguidance's units: about 20 ms each."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(

@@ -1,4 +1,4 @@
-"""What is refused of a schema or pattern before any work, and what is said of the rest."""
+"""Checks of schemas and patterns before compiling them, and shortened error messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from anyformer.errors import UserError
 
-DEEPEST = 64  # levels of a schema
-MULTIPLES = 10_000  # states of all remainders together
+DEEPEST = 64  # nesting levels of a schema
+MULTIPLES = 10_000  # limit on the product of all multipleOf values, hence on automaton states
 
 
 def check_length(text: str, most: int, what: str, where: str) -> None:
@@ -20,7 +20,7 @@ def check_length(text: str, most: int, what: str, where: str) -> None:
 
 
 def check_parts(value: Any, place: str = "", depth: int = 0) -> int:
-    """Refuse what is too deep, and numbers to be multiples of that make large tables; their product is returned."""
+    """Reject schemas that are too deep or whose `multipleOf` values make large tables; returns their product."""
     if depth > DEEPEST:
         raise UserError(f"{place[:60]}... is {depth} levels deep", where="JSON schema", fix=f"use at most {DEEPEST}")
     inner = value.items() if isinstance(value, Mapping) else enumerate(as_list(value))
@@ -38,7 +38,7 @@ def check_parts(value: Any, place: str = "", depth: int = 0) -> int:
 
 
 def short(error: object) -> str:
-    """The first line of a message that says something, without the grammar it quotes."""
+    """The first informative line of an error message, without the grammar it quotes."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line and not re.fullmatch(r"[\^ ]+|\d+ \|.*", line)]
     useful = [line.removeprefix("error: ") for line in told if line.startswith("error: ")] or told

@@ -1,4 +1,4 @@
-"""What holds a text to a form while it is written."""
+"""The interface of constrained decoding."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 class Guide(Protocol):
-    """What a text may be, token by token: a grammar in the middle of its work. One object a text."""
+    """Constrains one output token by token, such as a grammar with its matching state."""
 
     def mask(self) -> Tensor:
-        """Which tokens may come next, bool (V,) on the CPU; where the text may end, those that end it too."""
+        """Mask of allowed next tokens, bool (V,) on the CPU; includes end ids if the output may end here."""
 
     def accept(self, token: int) -> None:
-        """That token came."""
+        """Advance by a sampled token."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing but the end may follow."""
+        """Whether the output is complete and must end."""

@@ -1,4 +1,4 @@
-"""What changes logits before a token is sampled: processors ban and force tokens, warpers narrow the rest."""
+"""Changes of logits before sampling: processors ban and force tokens, warpers reshape the distribution."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class TokenHistory:
     ids: Tensor  # (B,L) prompt and output so far
     mask: Tensor | None  # (B,L) False for padding; None where there is none
     new: int  # tokens of the output so far
-    last: bool  # whether the next token is the last that fits
+    last: bool  # whether the next token is the last one allowed
 
 
-LIKELY = 1024  # tokens that nearly always hold what top_p asks for
+LIKELY = 1024  # most probable tokens, which nearly always cover top_p
 LogitsProcessor = Callable[[Tensor, TokenHistory], Tensor]
-NO_HISTORY = TokenHistory(torch.empty(1, 0), None, 0, False)  # warpers ask for no tokens
+NO_HISTORY = TokenHistory(torch.empty(1, 0), None, 0, False)  # warpers do not look at tokens
 
 
 def logits_processors(settings: Generation, vocab: int, device: torch.device) -> list[LogitsProcessor]:
-    """What holds however tokens are sampled, in transformers' order; nothing that is switched off costs anything."""
+    """The processors for greedy and sampled decoding, in transformers' order; only those that are enabled."""
     ends = torch.tensor([one for one in settings.ends if one < vocab], dtype=torch.long, device=device)
     found: list[LogitsProcessor] = []
     if settings.repetition_penalty != 1.0:
@@ -58,9 +58,9 @@ def logits_processors(settings: Generation, vocab: int, device: torch.device) ->
 
 
 def logits_warpers(*rows: Generation, device: torch.device | None = None) -> list[LogitsProcessor]:
-    """What only sampling asks for, in transformers' order: one settings for all rows, or one for each.
+    """The warpers for sampling, in transformers' order: one settings object for all rows, or one for each.
 
-    Those of different rows ask for the same things, as `active_warpers` says, with numbers of their own.
+    All rows must use the same set of warpers (`active_warpers`), with their own parameters.
     """
 
     def numbers(values: list[float]) -> float | Tensor:
@@ -87,13 +87,13 @@ def logits_warpers(*rows: Generation, device: torch.device | None = None) -> lis
 
 
 def active_warpers(settings: Generation) -> tuple[bool, bool, bool, bool]:
-    """Which of temperature, top_k, top_p and min_p change anything."""
+    """Which of temperature, top_k, top_p and min_p have an effect."""
     p = settings.top_p
     return settings.temperature != 1.0, bool(settings.top_k), p is not None and p < 1.0, bool(settings.min_p)
 
 
 def penalize_repetition(logits: Tensor, history: TokenHistory, penalty: float) -> Tensor:
-    """Tokens of the prompt and output lose: positive logits are divided, negative ones multiplied (1909.05858, 4.1)."""
+    """Penalise tokens of prompt and output: positive logits are divided, negative ones multiplied (1909.05858, 4.1)."""
     seen = torch.zeros(logits.shape[0], logits.shape[1] + 1, dtype=torch.bool, device=logits.device)
     ids = history.ids
     if history.mask is not None:
@@ -103,7 +103,7 @@ def penalize_repetition(logits: Tensor, history: TokenHistory, penalty: float) -
 
 
 def penalize_frequency(logits: Tensor, history: TokenHistory, presence: float, frequency: float) -> Tensor:
-    """Tokens of the output, not the prompt, lose `presence` once and `frequency` each time (OpenAI's rule)."""
+    """Penalise output (not prompt) tokens by `presence` once plus `frequency` per occurrence (OpenAI's rule)."""
     if not history.new:
         return logits
     output = history.ids[:, history.ids.shape[1] - history.new :].clamp(max=logits.shape[1])
@@ -113,7 +113,7 @@ def penalize_frequency(logits: Tensor, history: TokenHistory, presence: float, f
 
 
 def ban_repeated_ngrams(logits: Tensor, history: TokenHistory, size: int) -> Tensor:
-    """No run of `size` tokens comes twice: forbid what followed the newest `size - 1` tokens before."""
+    """No n-gram of `size` tokens occurs twice: ban what followed earlier occurrences of the last `size - 1` tokens."""
     ids, vocab = history.ids, logits.shape[1]
     if ids.shape[1] < size:
         return logits
@@ -127,26 +127,26 @@ def ban_repeated_ngrams(logits: Tensor, history: TokenHistory, size: int) -> Ten
 
 
 def ban_tokens(logits: Tensor, ids: Tensor) -> Tensor:
-    """Those tokens forbidden."""
+    """Ban these tokens."""
     return logits.index_fill(1, ids, -torch.inf)
 
 
 def force_tokens(logits: Tensor, ids: Tensor) -> Tensor:
-    """All other tokens forbidden; these count as certain."""
+    """Ban all other tokens, and set the logits of these to 0."""
     return torch.full_like(logits, -torch.inf).index_fill_(1, ids, 0.0)
 
 
-# One number for all rows, or one a row (N,1): the same arithmetic either way, to the last bit and on every device.
+# Parameters are one number for all rows, or one per row (N,1): bit-identical either way, on every device.
 
 
 def apply_temperature(logits: Tensor, temperature: float | Tensor) -> Tensor:
-    """Over a temperature, below their maximum: a tiny one gives -inf to the others and never inf to two."""
-    by = as_tensor(temperature, logits).clamp(min=torch.finfo(logits.dtype).tiny)  # 0 over 0 would be no number
+    """Divide by the temperature, relative to the maximum, so that a tiny temperature cannot overflow to inf."""
+    by = as_tensor(temperature, logits).clamp(min=torch.finfo(logits.dtype).tiny)  # 0 / 0 would be nan
     return (logits - logits.amax(-1, keepdim=True)) / by
 
 
 def apply_top_k(logits: Tensor, k: int | Tensor, most: int | None = None) -> Tensor:
-    """The k most probable tokens, and any that tie with the last of them; `most` is the largest k of all rows."""
+    """Keep the k most probable tokens, and ties with the last of them; `most` is the largest k of all rows."""
     vocab = logits.shape[1]
     if logits.device.type == "cpu" and vocab > 2 * LIKELY:
         each = [k] * len(logits) if isinstance(k, int) else k.expand(len(logits), 1).flatten().tolist()
@@ -162,7 +162,7 @@ def apply_top_k(logits: Tensor, k: int | Tensor, most: int | None = None) -> Ten
 
 
 def apply_top_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """The smallest set of most probable tokens whose probabilities reach p; among equals the lower id goes first."""
+    """Keep the smallest set of most probable tokens whose probabilities reach p; ties go to the lower id."""
     if logits.device.type == "cpu" and logits.shape[1] > 2 * LIKELY:
         each = [p] * len(logits) if isinstance(p, float) else p.expand(len(logits), 1).flatten().tolist()
         return torch.stack([apply_top_p_to_row(row, one) for row, one in zip(logits, each, strict=True)])
@@ -170,36 +170,36 @@ def apply_top_p(logits: Tensor, p: float | Tensor) -> Tensor:
 
 
 def apply_top_p_sorted(logits: Tensor, p: float | Tensor) -> Tensor:
-    """The same, all tokens sorted."""
+    """The same, by sorting all tokens."""
     ordered, order = logits.to(widest_float(logits.device)).sort(descending=True, stable=True)
     shares = ordered.softmax(-1)
-    before = shares.cumsum(-1) - shares  # what the more probable ones have reached without it
+    before = shares.cumsum(-1) - shares  # cumulative probability of more probable tokens
     drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, order, before >= as_tensor(p, before))
     return logits.masked_fill(drop, -torch.inf)
 
 
 def apply_top_p_to_row(logits: Tensor, p: float) -> Tensor:
-    """The same for one row (V,) of many tokens on a processor, most of which need no sorting."""
+    """The same for one row (V,) on a CPU, sorting only the most probable tokens."""
     row = logits.numpy()
     best = np.sort(np.partition(row, len(row) - LIKELY)[len(row) - LIKELY :])[::-1].astype(np.float64)
     if best[0] == -np.inf:
         return logits
     shares = np.exp(best - best[0]) / np.exp(row.astype(np.float64) - best[0]).sum()
     kept = int((shares.cumsum() - shares < p).sum())
-    if kept == LIKELY:  # all of them are not enough
+    if kept == LIKELY:  # they do not cover p
         return apply_top_p_sorted(logits[None], p)[0]
     edge = best[kept - 1]
     found = np.where(row < edge, row.dtype.type(-np.inf), row)
-    found[np.flatnonzero(row == edge)[int((best[:kept] == edge).sum()) :]] = -np.inf  # among equals the lower id
+    found[np.flatnonzero(row == edge)[int((best[:kept] == edge).sum()) :]] = -np.inf  # ties go to the lower id
     return torch.from_numpy(found)
 
 
 def apply_min_p(logits: Tensor, p: float | Tensor) -> Tensor:
-    """Tokens at least p times as probable as the most probable one."""
+    """Keep tokens at least p times as probable as the most probable one."""
     shares = logits.softmax(-1)
     return logits.masked_fill(shares < as_tensor(p, shares) * shares.amax(-1, keepdim=True), -torch.inf)
 
 
 def as_tensor(value: float | Tensor, like: Tensor) -> Tensor:
-    """A number where `like` is and in its precision; a GPU divides by a plain number in another way than by these."""
+    """A tensor of `like`'s device and dtype; a GPU rounds division by a Python number differently."""
     return value.to(like.dtype) if isinstance(value, Tensor) else torch.full_like(like[:1, :1], value)

@@ -1,4 +1,4 @@
-"""What enters: ids and masks are checked before any compute, and padding is brought to the left."""
+"""Input validation: ids and masks are checked before any compute, and padding is moved to the left."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from anyformer.slots import Embed
 
 @dataclass(frozen=True)
 class GenerationInputs:
-    """What a call of `generate` gives, checked: prompts, or sources and what their outputs begin with."""
+    """The validated inputs of `generate`: prompts, or sources with the start tokens of their outputs."""
 
     ids: Tensor  # (B,P) as they will be in the result, padding on the left
     mask: Tensor | None  # (B,P) False for padding; None where there is none
     longest: int  # tokens of the longest prompt
-    new: int  # tokens to generate at most
+    new: int  # maximal number of new tokens
     stops: Stops | None = None
-    source: Any = None  # what the encoder of an encoder-decoder reads
+    source: Any = None  # the encoder's input
     source_mask: Tensor | tuple[Tensor | None, ...] | None = None  # of several inputs, one each
 
     @property
@@ -46,7 +46,7 @@ class GenerationInputs:
 
 
 def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:
-    """Ids (B,T) that the embedding knows; else the table would be read past its end, on a GPU without a message."""
+    """Check ids (B,T) against the vocabulary; out-of-range ids fail without a clear message on a GPU."""
     if not isinstance(tokens, Tensor):
         raise UserError(f"{name} are {type(tokens).__name__}", fix="give a tensor of ids (B, T), whole numbers")
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
@@ -61,7 +61,7 @@ def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:
 
 
 def check_mask(mask: Any, tokens: Tensor, name: str = "mask") -> Tensor | None:
-    """Padding (B,T) as bool, or None where nothing is padding."""
+    """The padding mask (B,T) as bool, or None if there is no padding."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.shape != tokens.shape or mask.is_floating_point():
@@ -76,9 +76,9 @@ def check_mask(mask: Any, tokens: Tensor, name: str = "mask") -> Tensor | None:
 
 
 def flush_right(tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Every row's real tokens moved to its end in their order, so that the newest keys of a row are its last tokens.
+    """Left-pad: move every row's real tokens to its end, so that the newest keys of a row are its last tokens.
 
-    Returns the tokens, the padding, and where each column came from (None where nothing moved).
+    Returns the tokens, the padding mask, and the origin of each column (None if nothing moved).
     """
     if real is None or bool((real[:, :-1] <= real[:, 1:]).all()):  # padding is on the left already
         return tokens, real, None
@@ -87,7 +87,7 @@ def flush_right(tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | N
 
 
 def vocabulary_of(embed: Embed, where: str) -> int:
-    """How many ids an embedding knows."""
+    """The vocabulary size of an embedding."""
     if embed.vocabulary is None:
         raise UserError(f"{type(embed).__name__} takes no token ids", where=where, fix="decode models of text")
     return embed.vocabulary[0]
@@ -99,12 +99,12 @@ def decoder_of(spec: Model | Seq2Seq) -> Model:
 
 
 def reads_prompt_whole(spec: Model | Seq2Seq) -> bool:
-    """Whether the tokens of a prompt see each other both ways (prefix LM): it must then be run in one pass."""
+    """Whether attention within a prompt is bidirectional (prefix LM): it must then be prefilled in one pass."""
     return decoder_of(spec).stack.causal == "prefix_lm"
 
 
 def check_model(model: Any) -> Model | Seq2Seq:
-    """The spec of a model that can generate; else a sentence saying what it lacks."""
+    """The spec of a model that can generate; otherwise an error that says what is missing."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, Model | Seq2Seq):
         raise UserError(f"{type(model).__name__} is not a built Model or Seq2Seq", fix="give what spec.build() returns")
@@ -116,7 +116,7 @@ def check_model(model: Any) -> Model | Seq2Seq:
 
 
 def max_positions(spec: Model) -> tuple[int | None, str]:
-    """How many tokens a decoder has positions for, and why no more; None where there is no limit."""
+    """A decoder's maximal number of positions and the reason for the limit; None if unlimited."""
     limit, why = spec.embed.limit, "learned positions"
     for block in spec.stack.layers:
         scaling = block.relative.scaling if isinstance(block.relative, Rope) else None
@@ -128,7 +128,7 @@ def max_positions(spec: Model) -> tuple[int | None, str]:
 def supports_static_cache(model: Any) -> bool:
     """Whether every layer of a decoder can keep its keys and values in a static cache."""
     stack = decoder_of(model.spec).stack
-    # What runs over static caches knows causal order alone.
+    # Static caches support causal masks only.
     return (
         isinstance(stack, Stack)
         and not reads_prompt_whole(model.spec)
@@ -142,7 +142,7 @@ def supports_static_cache(model: Any) -> bool:
 
 
 def check_context_length(spec: Model, prompt: int, new: int) -> None:
-    """Refuse before the start what would end in the middle of a text."""
+    """Reject requests whose prompt and new tokens exceed the model's positions."""
     limit, why = max_positions(spec)
     if limit is None or prompt + new <= limit:
         return

@@ -1,4 +1,5 @@
-"""Proposals for speculative decoding: from the sequence itself, or by a smaller model. Verified in speculative.py."""
+"""Draft tokens for speculative decoding: from the sequence itself, or by a smaller model. Verified in
+speculative.py."""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ from anyformer.generation.runners.eager import device_of, eval_mode
 from anyformer.generation.sampler import Sampler
 from anyformer.kernels.quantise import is_quantised, quantise
 
-LONGEST_MATCH = 3  # newest tokens that are looked for, then fewer of them
-CHUNK = 512  # tokens of prompts in one pass unless told otherwise: prompts of different length are filled up
+LONGEST_MATCH = 3  # longest n-gram of newest tokens to look up, then shorter ones
+CHUNK = 512  # default tokens per prefill pass: prompts of different lengths are padded
 
 
 class Proposer(Protocol):
-    """Guesses the next tokens of sequences."""
+    """Proposes draft tokens for sequences."""
 
     def propose(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
-        """At most `room` tokens for each of these sequences, given with their prompts."""
+        """At most `room` draft tokens for each sequence, given with its prompt."""
 
 
 def make_proposer(
@@ -43,7 +44,7 @@ def make_proposer(
     settings: Generation,
     store: SequenceStore | None = None,
 ) -> Proposer:
-    """The one that a call asks for; given the model's own `store`, a draft of its shape shares that."""
+    """The proposer for a call; a draft of the model's shape shares its `store`, if given."""
     if draft is None:
         sources = quotable_sources(model, inputs, settings.num_return_sequences)
         return Lookup(sources, settings.prompt_lookup_num_tokens or 1)
@@ -57,15 +58,15 @@ def make_proposer(
 
 
 class Lookup:
-    """The newest tokens are looked for in what came before; what followed there is proposed.
+    """Prompt lookup: find the newest tokens in the earlier text, and propose what followed there.
 
-    The longest match wins, and of several the latest. A match that reaches the end of the text goes round, so that a
-    text which repeats itself is proposed on and on.
+    The longest match wins, and of several the latest. A match that reaches the end of the text wraps around, so that
+    a repeating text is continued indefinitely.
     """
 
     def __init__(self, before: Sequence[list[int]], most: int) -> None:
-        self.before, self.most = before, most  # what each text may also quote: its source
-        self.followed: list[dict[tuple[int, ...], int]] = [{} for _ in before]  # where what followed a run stands
+        self.before, self.most = before, most  # further text to look in: the source
+        self.followed: list[dict[tuple[int, ...], int]] = [{} for _ in before]  # n-gram -> index of what followed it
         self.known = [0] * len(before)
 
     def propose(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
@@ -76,9 +77,9 @@ class Lookup:
         return found
 
     def guess(self, row: int, text: list[int], most: int) -> list[int]:
-        """The next tokens of a sequence if it repeats itself."""
+        """The next tokens if the sequence repeats itself."""
         followed = self.followed[row]
-        for end in range(max(1, self.known[row]), len(text)):  # runs that end before the newest token
+        for end in range(max(1, self.known[row]), len(text)):  # n-grams that end before the newest token
             for size in range(1, min(LONGEST_MATCH, end) + 1):
                 followed[tuple(text[end - size : end])] = end
         self.known[row] = max(self.known[row], len(text))
@@ -91,7 +92,7 @@ class Lookup:
 
 
 class Draft:
-    """A smaller model decodes a few tokens ahead, with the same processors and the same noise."""
+    """A draft model decodes a few tokens ahead, with the same processors and the same noise."""
 
     def __init__(
         self,
@@ -118,12 +119,12 @@ class Draft:
             return self.decode_ahead(sequences, room)
 
     def decode_ahead(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
-        """The draft's own tokens, one a pass for all sequences."""
+        """The draft's tokens, one per pass for all sequences."""
         found: dict[int, list[int]] = {row: [] for row in sequences}
         most = {row: min(self.settings.num_assistant_tokens, room[row]) for row in sequences}
         guides = {row: self.fork_guide(row) for row in sequences}
         for row, tokens in sequences.items():
-            # All but the newest token are cached, as the draft or the model ran them; what was rejected is dropped.
+            # All but the newest token are cached; rejected draft tokens are dropped.
             known = len(tokens) - 1
             self.store.truncate(row, known if self.is_shared else min(self.store.length(row), known))
         pieces = {row: tokens[self.store.length(row) :] for row, tokens in sequences.items() if most[row] > 0}
@@ -141,7 +142,7 @@ class Draft:
         return found
 
     def sample(self, row: int, hidden: Tensor, count: int, guide: Grammar | None) -> int | None:
-        """The token the draft would generate after `count` of them; None where a guide sees no way on."""
+        """The draft's next token after `count` of them; None if a guide allows none."""
         raw = self.store.logits(hidden[-1:])
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         try:
@@ -150,17 +151,17 @@ class Draft:
                 guide.accept(token)
         except UserError:
             return None
-        self.sampler.ids[row, self.sampler.prompt + count] = token  # for processors; overwritten where rejected
+        self.sampler.ids[row, self.sampler.prompt + count] = token  # for processors; overwritten if rejected
         return token
 
     def fork_guide(self, row: int) -> Grammar | None:
-        """A copy that may be tried; guides of other kinds have none, and only the model asks them."""
+        """A scratch copy of a row's guide; guides that cannot be copied are only used by the model."""
         guide = None if self.sampler.guides is None else self.sampler.guides[row]
         return guide.fork() if isinstance(guide, Grammar) else None
 
 
 def check_draft(model: Any, draft: Any) -> None:
-    """Whether a draft knows the model's tokens and is where the model is."""
+    """Check that a draft has the model's vocabulary and device."""
     spec, target = check_model(draft), model.spec
     if isinstance(spec, Seq2Seq) != isinstance(target, Seq2Seq):
         raise UserError("one of model and draft is an encoder-decoder", where="draft", fix="use two of one kind")
@@ -180,7 +181,7 @@ def check_vocabulary(model: Any, draft: Any) -> None:
 
 
 def quotable_sources(model: Any, inputs: GenerationInputs, copies: int) -> list[list[int]]:
-    """What outputs may quote beside their own prompts: the source, where it is written in the same tokens."""
+    """Extra text for prompt lookup: the source, if it uses the same vocabulary."""
     spec, count = model.spec, len(inputs.ids)
     same = isinstance(spec, Seq2Seq) and spec.encoder.embed.vocabulary == spec.decoder.embed.vocabulary
     if not same or not isinstance(inputs.source, Tensor) or inputs.source.dim() != 2:
@@ -190,7 +191,7 @@ def quotable_sources(model: Any, inputs: GenerationInputs, copies: int) -> list[
 
 
 def add_sequences(model: Any, inputs: GenerationInputs, copies: int) -> SequenceStore:
-    """A store with the sequences of a call, numbered from 0; an encoder-decoder encodes the sources here."""
+    """A store with the sequences of a call, numbered from 0; sources are encoded here."""
     store = open_speculation_store(model, len(inputs.ids) * copies, inputs.longest + inputs.new)
     prompts = inputs.prompts
     sources = inputs.encode_sources(model) if isinstance(model.spec, Seq2Seq) else [None] * len(prompts)
@@ -201,16 +202,16 @@ def add_sequences(model: Any, inputs: GenerationInputs, copies: int) -> Sequence
 
 
 Mark = list[tuple[int, int]]
-DRAFTS: WeakKeyDictionary[Any, tuple[Mark, Any]] = WeakKeyDictionary()  # of each model its draft, and of which weights
+DRAFTS: WeakKeyDictionary[Any, tuple[Mark, Any]] = WeakKeyDictionary()  # draft by model, with its weights' versions
 
 
 def make_int8_draft(model: Any) -> tuple[Any, Any]:
-    """The model and itself in 8 bits, which is seldom wrong.
+    """The model and its int8-quantised copy as a draft, which usually agrees with it.
 
-    Both are compiled where that is a matter of seconds or the model is compiled already.
+    Both are compiled if that takes only seconds or the model is compiled already.
 
-    The draft is kept as long as the model and made anew when the weights have changed. It takes a quarter of the
-    model's memory; all that is not rounded, such as norms, is the model's own.
+    The draft is cached with the model and rebuilt when the weights change. It takes a quarter of the model's memory;
+    everything that is not quantised, such as norms, is shared.
     """
     inner = model.model if isinstance(model, Compiled) else model
     mark = [(weight.data_ptr(), weight._version) for weight in inner.parameters()]

@@ -1,4 +1,4 @@
-"""What decoding gives back."""
+"""Results of decoding."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ Reason = Literal["eos", "stop", "length"]
 
 @dataclass(frozen=True)
 class Step:
-    """One token of every row."""
+    """One decode step: a token of every row."""
 
-    tokens: Tensor  # (R,) padding where a row has ended
-    logprobs: Tensor  # (R,) the model's own log-probability of it, 0 where a row has ended
-    live: Tensor  # (R,) whether the row had not ended before it
-    top_tokens: Tensor | None = None  # (R,n) the most probable ones, where asked for
+    tokens: Tensor  # (R,) padding if a row has ended
+    logprobs: Tensor  # (R,) log-probability under the raw logits, 0 if a row has ended
+    live: Tensor  # (R,) whether the row had not ended before this step
+    top_tokens: Tensor | None = None  # (R,n) the most probable ones, if requested
     top_logprobs: Tensor | None = None  # (R,n)
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Texts, one a row; `num_return_sequences` of a prompt stand next to each other, best first under beam search."""
+    """Outputs, one per row; the `num_return_sequences` of a prompt are adjacent, best first under beam search."""
 
-    ids: Tensor  # (R, prompt + N) prompt and text; for an encoder-decoder its start token and text
-    prompt: int  # columns of `ids` before the text
-    lengths: Tensor  # (R,) tokens written, the ending one included
-    logprobs: Tensor  # (R,N) the model's own log-probability of each token, 0 after the end
+    ids: Tensor  # (R, prompt + N) prompt and output; for an encoder-decoder its start token and output
+    prompt: int  # columns of `ids` before the output
+    lengths: Tensor  # (R,) output tokens, including the end token
+    logprobs: Tensor  # (R,N) log-probability of each token under the raw logits, 0 after the end
     scores: Tensor  # (R,) sum of log-probabilities; under beam search divided by length ** length_penalty
     reasons: list[Reason]  # why each row ended
     top_tokens: Tensor | None = None  # (R,N,n)
     top_logprobs: Tensor | None = None  # (R,N,n)
-    passes: Tensor | None = None  # (R,) where tokens were proposed: in how many passes of the model a text was written
+    passes: Tensor | None = None  # (R,) under speculative decoding: number of passes of the model
 
     @property
     def new(self) -> Tensor:
-        """What was written, (R,N), padded after the end."""
+        """The new tokens, (R,N), padded after the end."""
         return self.ids[:, self.prompt :]
 
     def rows(self) -> Iterator[list[int]]:
-        """What was written, a list of ids a row without padding; the ending token is part of it."""
+        """The new tokens of each row as a list without padding, including the end token."""
         for row, length in zip(self.new.tolist(), self.lengths.tolist(), strict=True):
             yield row[:length]
 
 
 def find_reasons(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
-    """One word a row, from which rows ended by which."""
+    """The finish reason of each row."""
     return [
         "eos" if eos else "stop" if stop else "length"
         for eos, stop in zip(by_eos.tolist(), by_stop.tolist(), strict=True)
@@ -61,7 +61,7 @@ def find_reasons(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
 def collect_steps(
     ids: Tensor, prompt: int, steps: Sequence[Step], reasons: list[Reason], passes: Tensor | None = None
 ) -> Generated:
-    """The sequences as far as they have come, from their steps; `ids` (R,L) is copied."""
+    """The sequences so far, from their steps; `ids` (R,L) is copied."""
     if not steps:
         raise UserError("nothing has been written yet", fix="iterate first, or call generate")
     logprobs = torch.stack([step.logprobs for step in steps], 1)
@@ -76,14 +76,14 @@ def collect_steps(
 
 
 def is_one_of(tokens: Tensor, ids: Tensor) -> Tensor:
-    """Whether each token is among a few ids."""
+    """Whether each token is one of these ids."""
     return (tokens[..., None] == ids).any(-1) if len(ids) else torch.zeros_like(tokens, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class NewToken:
-    """One more token."""
+    """One new token of a sequence."""
 
     token: int
     logprob: float
-    top: dict[int, float] | None = None  # the most probable ones, best first, where asked for
+    top: dict[int, float] | None = None  # the most probable ones, best first, if requested

@@ -1,4 +1,4 @@
-"""How the rows of one call get their next token: what is allowed, a narrower choice, then the argmax or a sample."""
+"""Sampling for the rows of one call: guides and processors, warpers, then argmax or a sample."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Guides = Sequence[Guide | None]
 
 
 class Sampler:
-    """The tokens so far, and what decides about the next token of each row.
+    """The tokens so far, and the sampling of the next token of each row.
 
-    A sample is a function of a row's logits, its tokens, its seed and the number of the step, and of nothing else.
+    A sample is a function of only a row's logits, its tokens, its seed and the step number.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Sampler:
             history = TokenHistory(self.ids[rows, :upto], mask, count, count == self.limit - 1)
             for process in self.processors:
                 logits = process(logits, history)
-            if guides is not None:  # where the processors leave nothing of what a guide allows, the guide is obeyed
+            if guides is not None:  # if the processors ban everything a guide allows, the guide wins
                 logits = logits.where((logits > -torch.inf).any(-1, keepdim=True), allowed)
             for warp in self.warpers:
                 logits = warp(logits, history)
@@ -55,7 +55,7 @@ class Sampler:
 
 
 def check_guides(guides: Guides | None, rows: int) -> list[Guide | None] | None:
-    """One guide a row; a guide is in the middle of its own text and cannot serve two."""
+    """Check that there is one guide per row; a guide holds the state of one output and cannot be shared."""
     if guides is None:
         return None
     if len(guides) != rows:
@@ -67,7 +67,7 @@ def check_guides(guides: Guides | None, rows: int) -> list[Guide | None] | None:
 
 
 def apply_guides(logits: Tensor, guides: Guides) -> Tensor:
-    """Logits (N,V) with -inf for the tokens that a row's guide does not allow."""
+    """Mask the tokens of logits (N,V) that a row's guide does not allow with -inf."""
     found = logits.clone()
     for row, guide in enumerate(guides):
         if guide is not None:

@@ -1,4 +1,4 @@
-"""How probable a text is: log p(text) is the sum of log p(token | tokens before it), from one pass."""
+"""Log-probabilities of text: log p(text) is the sum of log p(token | tokens before it), from one pass."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PIECE = 2**24  # logits held at once
 
 @dataclass(frozen=True)
 class Scored:
-    """Log-probabilities of texts. A row's first real token is given, not scored: nothing stands before it."""
+    """Log-probabilities of texts. A row's first real token is not scored, having no context."""
 
     logprobs: Tensor  # (B,T) log p of each token after those before it; 0 for first tokens and padding
-    scored: Tensor  # (B,T) which tokens have one
+    scored: Tensor  # (B,T) which tokens are scored
 
     @property
     def total(self) -> Tensor:
@@ -45,7 +45,7 @@ class Scored:
 
     @property
     def perplexity(self) -> Tensor:
-        """exp of the mean of -log p over the tokens scored in each text, (B,); nan where none was."""
+        """exp of the mean of -log p over the scored tokens of each text, (B,); nan if there are none."""
         return (-self.total / self.counts).exp()
 
 
@@ -87,7 +87,7 @@ def score(
     scored[:, 1:] &= True if real is None else real[:, :-1]  # its predecessor is real too
     scored[:, 0] = False
     found = found.where(scored, 0.0)
-    if order is not None:  # back to where the tokens stood
+    if order is not None:  # back to the original columns
         found, scored = (
             torch.zeros_like(found).scatter(1, order, found),
             torch.zeros_like(scored).scatter(1, order, scored),
@@ -101,19 +101,19 @@ class Perplexity:
 
     value: float
     tokens: int  # scored
-    window: int  # tokens read at once
-    stride: int  # of which this many at most are scored, the others are context
+    window: int  # tokens per pass
+    stride: int  # most tokens scored per pass, the others are context
 
     def __str__(self) -> str:
         return f"perplexity {self.value:.4g} over {self.tokens} tokens, window {self.window}, stride {self.stride}"
 
 
 def perplexity(model: Any, tokens: Any, *, window: int | None = None, stride: int | None = None) -> Perplexity:
-    """Perplexity of one long text (1,T), read in windows that move on by `stride`.
+    """Perplexity of one long text (1,T), with a sliding window that advances by `stride`.
 
-    Every token but the first is scored once, with at least window - stride tokens before it where the text has them. A
-    smaller stride gives more context, costs more and gives a lower figure, so the stride is part of the answer. Left
-    out, the window is what learned positions allow or the whole text, the stride half of it.
+    Every token but the first is scored once, with at least window - stride tokens of context if the text has them. A
+    smaller stride gives more context, costs more and gives a lower perplexity, so the stride is part of the result. By
+    default the window is the number of learned positions or the whole text, the stride half of it.
     """
     spec = check_model(model)
     if isinstance(spec, Seq2Seq):
@@ -131,7 +131,7 @@ def perplexity(model: Any, tokens: Any, *, window: int | None = None, stride: in
     if not 1 <= stride < window:
         raise UserError(f"stride {stride} is not between 1 and {window - 1}", where="perplexity",
                         fix=f"use {max(1, window // 2)}")  # fmt: skip
-    total, done = 0.0, 1  # the first token has nothing before it
+    total, done = 0.0, 1  # the first token has no context
     while done < length:
         stop = min(length, max(window, done + stride) if done == 1 else done + stride)
         start = max(0, stop - window)

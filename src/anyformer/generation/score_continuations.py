@@ -1,8 +1,7 @@
-"""How probable each of several continuations of a prompt is, for many prompts in few passes.
+"""Log-probabilities of several continuations of a prompt, for many prompts in few passes.
 
-A decoder reads a prompt and a continuation as one text. Where what it reads for one continuation is the beginning of
-what it reads for another, both come from one row: choices of one token each cost one row a prompt. An encoder-decoder
-reads each prompt once with its encoder.
+A decoder reads a prompt and a continuation as one text. If the input of one continuation is a prefix of another's, both
+are scored from one row: single-token choices cost one row per prompt. An encoder-decoder encodes each prompt once.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Continuation:
-    """Tokens to score behind others; an encoder-decoder also reads a source."""
+    """Tokens to score after a prefix; an encoder-decoder also reads a source."""
 
-    prefix: Ids  # one token at least
+    prefix: Ids  # at least one token
     tokens: Ids
     source: Ids = ()
 
     @property
     def read(self) -> Ids:
-        """What the decoder reads: the last token is scored, not read."""
+        """The decoder's input: the last token is scored, not read."""
         return self.prefix + self.tokens[:-1]
 
 
 @torch.no_grad()
 def score_continuations(model: Any, wanted: Sequence[Continuation], *, batch_size: int = 32) -> list[Tensor]:
-    """log p of every token of each continuation given all before it, on the CPU, in single precision at least."""
+    """log p of every token of each continuation given all before it, on the CPU, in float32 or better."""
     spec = check_model(model)
     found: list[Tensor] = [torch.zeros(0)] * len(wanted)
     with eval_mode(model):
@@ -51,7 +50,7 @@ def score_continuations(model: Any, wanted: Sequence[Continuation], *, batch_siz
 
 @dataclass
 class SharedRow:
-    """One row of a pass, and the continuations that are scored from it."""
+    """One row of a pass, and the continuations scored from it."""
 
     source: Ids
     prefix: Ids
@@ -60,12 +59,12 @@ class SharedRow:
 
 
 def share_rows(wanted: Sequence[Continuation]) -> list[SharedRow]:
-    """Few rows that hold all continuations: of one prompt, what another's text begins with is scored from its row."""
+    """Group continuations into few rows: one whose input is a prefix of another's shares its row."""
     order = sorted(
         range(len(wanted)), key=lambda at: (wanted[at].source, wanted[at].prefix, wanted[at].read), reverse=True
     )
     rows: list[SharedRow] = []
-    for at in order:  # a text comes right after those that it begins
+    for at in order:  # a prefix comes right after its extensions
         one = wanted[at]
         same = rows and (rows[-1].source, rows[-1].prefix) == (one.source, one.prefix)
         if same and rows[-1].ids[: len(one.read)] == one.read:
@@ -76,7 +75,7 @@ def share_rows(wanted: Sequence[Continuation]) -> list[SharedRow]:
 
 
 def batches(rows: Sequence[SharedRow], size: int) -> Iterator[list[SharedRow]]:
-    """Rows of about one length together, the longest first: if memory is too small, the first pass says so."""
+    """Batch rows of similar length, the longest first, so that running out of memory shows in the first pass."""
     ordered = sorted(rows, key=lambda row: (-len(row.ids), -len(row.source)))
     return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
@@ -98,7 +97,7 @@ def read_rows(model: Any, rows: Sequence[SharedRow], spec: Model | Seq2Seq) -> T
 
 
 def pad_left(rows: Sequence[Ids], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Rows as (B,T) with a mask, None where nothing is padding."""
+    """Left-pad rows to (B,T), with a mask; None if there is no padding."""
     length = max(map(len, rows))
     ids = torch.tensor([(0,) * (length - len(row)) + row for row in rows], device=device)
     sizes = torch.tensor([len(row) for row in rows], device=device)
@@ -107,8 +106,8 @@ def pad_left(rows: Sequence[Ids], device: torch.device) -> tuple[Tensor, Tensor 
 
 
 def token_logprobs(model: Any, hidden: Tensor, length: int, one: Continuation) -> Tensor:
-    """The log-probabilities of one continuation from the hidden states (T,D) of its row, whose text is at the end."""
-    first = hidden.shape[0] - length + len(one.prefix) - 1  # what follows it is the first token scored
+    """The log-probabilities of one continuation from the hidden states (T,D) of its left-padded row."""
+    first = hidden.shape[0] - length + len(one.prefix) - 1  # its successor is the first token scored
     logits = compute_logits(model, hidden[None, first : first + len(one.tokens)])[0]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     chosen = torch.tensor(one.tokens, device=logits.device)
@@ -116,5 +115,5 @@ def token_logprobs(model: Any, hidden: Tensor, length: int, one: Continuation) -
 
 
 def room_of(model: Any) -> int | None:
-    """How many tokens the decoder has positions for."""
+    """The decoder's maximal number of positions."""
     return max_positions(decoder_of(check_model(model)))[0]

@@ -1,17 +1,17 @@
-"""Speculative decoding: cheap guesses at the next tokens are verified by the model all at once.
+"""Speculative decoding: cheap draft tokens are verified by the model in one pass.
 
-Which token follows is a function of the model's logits, the tokens so far, the seed and the number of the step: noise
-is not a stream of numbers but f(seed, step, token), and a sample is the argmax of logits + noise. So the model's token
-at every place of a proposal is known after one pass over it, sampled or greedy alike, and the rule is simple: a
-proposed token is accepted where it is the token the model samples there itself, and the first that is not is replaced
-by the one it samples. Outputs are then those of decoding without proposals, token for token, and not only in
-distribution; logits processors, guides, ends and stop strings see each place with the tokens before it. (Passes of
-other shapes round otherwise, so where two tokens all but tie the other one may win, as between any two batch sizes.)
+The next token is a function of the model's logits, the tokens so far, the seed and the step number: noise is not a
+stream of numbers but f(seed, step, token), and a sample is the argmax of logits + noise. So the model's token at every
+position of a draft is known after one pass over it, sampled or greedy alike, and the rule is simple: a draft token is
+accepted if it is the token the model samples there itself, and the first that is not is replaced by the model's. The
+output then equals decoding without drafts token for token, not only in distribution; logits processors, guides, end ids
+and stop strings see each position with the tokens before it. (Passes of other shapes round differently, so of two
+nearly tied tokens the other may win, as between any two batch sizes.)
 
-Proposals come from the sequence itself, where its newest tokens came before (`Lookup`), or from a smaller model
-(`Draft`), which samples with the same processors and the same noise: where its logits are near the model's own, the
-noise that made one token win there makes it win here too, far more often than if both drew independently. The draft
-"int8" is the model itself with its weights in 8 bits.
+Draft tokens come from the sequence itself, if its newest tokens occurred before (`Lookup`), or from a smaller model
+(`Draft`), which samples with the same processors and the same noise: if its logits are close to the model's, the same
+token wins in both far more often than with independent sampling. The draft "int8" is the model itself quantised to 8
+bits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from anyformer.kernels.cpu import FEW
 
 
 class Speculation:
-    """As `Decoding`: iterate for a `Step` a token, then ask for the `result()`. Rows advance each at its own pace."""
+    """As `Decoding`: iterate for one `Step` per token, then call `result()`. Rows advance independently."""
 
     def __init__(
         self, model: Any, inputs: GenerationInputs, settings: Generation, draft: Any, guides: Guides | None
@@ -58,8 +58,8 @@ class Speculation:
         self.passes = [0] * rows
         self.steps: list[Step] = []
         self.count, self.finished, self.dtype = 0, False, torch.float32
-        # Logits of a large vocabulary cost a CPU as much as some layers: not all are computed where few may be needed,
-        # unless it is our C++ that computes them, for which some are hardly more than one.
+        # Logits of a large vocabulary cost a CPU as much as some layers: compute them in small blocks, as most may not
+        # be needed, except in our C++, where several cost hardly more than one.
         few = FEW if isinstance(model, Compiled) and model.is_cpp else 3
         self.block = few if self.sampler.ids.device.type == "cpu" else inputs.new + 1
 
@@ -69,7 +69,7 @@ class Speculation:
 
     @torch.no_grad()
     def advance(self) -> Step:
-        """The next token of every row; often it is there already."""
+        """The next token of every row, which is often available already."""
         with eval_mode(self.model):
             while any(why is None and len(new) <= self.count for why, new in self.rows()):
                 self.verify_proposals()
@@ -83,9 +83,9 @@ class Speculation:
         return zip(self.reasons, self.outputs, strict=True)
 
     def verify_proposals(self) -> None:
-        """One pass over the newest token and the proposals of every row that has not ended."""
+        """Verify in one pass the newest token and the draft tokens of every unfinished row."""
         live = [row for row, why in enumerate(self.reasons) if why is None]
-        room = {row: self.sampler.limit - len(self.outputs[row]) - 1 for row in live}  # the pass itself gives one more
+        room = {row: self.sampler.limit - len(self.outputs[row]) - 1 for row in live}  # the pass itself yields one more
         proposed = self.proposer.propose({row: self.tokens[row] for row in live}, room)
         pieces = {row: [self.tokens[row][-1], *proposed[row]] for row in live}
         for row, hidden in zip(pieces, self.store.extend(pieces), strict=True):
@@ -94,7 +94,8 @@ class Speculation:
             self.store.truncate(row, len(self.tokens[row]) - 1)
 
     def accept(self, row: int, hidden: Tensor, proposed: Sequence[int]) -> None:
-        """Append what the model samples after each token of a pass (T,D), as long as that is what was proposed."""
+        """Append the model's samples from the hidden states (T,D) of a pass, up to the first that differs from the
+        draft."""
         for at, guess in enumerate([*proposed, None]):
             first = at % self.block
             if first == 0:
@@ -114,7 +115,7 @@ class Speculation:
                 return
 
     def append(self, row: int, new: NewToken) -> None:
-        """One more token of one row, and its end where this was the last."""
+        """Append a token to one row, and finish the row if it was the last."""
         text = self.outputs[row]
         self.sampler.ids[row, self.sampler.prompt + len(text)] = new.token
         self.tokens[row].append(new.token)
@@ -132,7 +133,7 @@ class Speculation:
             self.reasons[row] = "length"
 
     def make_step(self, count: int) -> Step:
-        """The tokens of all rows with one number."""
+        """The tokens of all rows at one index."""
         padding, device = self.settings.padding, self.sampler.ids.device
         live = [len(text) > count for text in self.outputs]
         ended = NewToken(padding, 0.0, dict.fromkeys(range(-self.settings.logprobs, 0), 0.0))
@@ -150,10 +151,10 @@ class Speculation:
         return replace(step, top_tokens=best, top_logprobs=shares)
 
     def result(self) -> Generated:
-        """The sequences as far as they have come."""
+        """The sequences so far."""
         ids = self.sampler.ids[:, : self.sampler.prompt + self.count].clone()
         for row, text in enumerate(self.outputs):
-            ids[row, self.sampler.prompt + len(text) :] = self.settings.padding  # what was only proposed
+            ids[row, self.sampler.prompt + len(text) :] = self.settings.padding  # clear draft tokens
         reasons: list[Reason] = [
             why if why is not None and len(text) <= self.count else "length" for why, text in self.rows()
         ]

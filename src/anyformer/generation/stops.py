@@ -1,4 +1,4 @@
-"""Texts that end a text: they are looked for in what the newest tokens spell, whatever tokens they are cut into."""
+"""Stop strings: searched in the decoded text of the newest tokens, independent of tokenization."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor
 from anyformer.errors import UserError
 
 TextOf = Callable[[list[int]], str]
-SPARE = 8  # tokens beyond the longest stop: a first token may lose its space, some spell nothing
+SPARE = 8  # tokens beyond the longest stop: a first token may lose its space, some decode to nothing
 
 
 class Stops:
-    """Stop strings and the way to read tokens."""
+    """Stop strings and the detokenizer."""
 
     def __init__(self, texts: Sequence[str], text_of: TextOf) -> None:
         self.texts, self.text_of = tuple(texts), text_of
-        self.tail = max(len(text.encode()) for text in self.texts) + SPARE  # a token spells at least a byte, or nothing
+        self.tail = max(len(text.encode()) for text in self.texts) + SPARE  # at least a byte per token
 
     @classmethod
     def of(cls, texts: Sequence[str], text_of: TextOf | None) -> Stops | None:
-        """None where no stop strings are asked for."""
+        """None if there are no stop strings."""
         if not texts:
             return None
         if text_of is None:
@@ -31,12 +31,12 @@ class Stops:
         return cls(texts, text_of)
 
     def end(self, written: Tensor, asked: Tensor) -> Tensor:
-        """Which rows (B,) of those asked for have a stop string in what was written, (B,N), prompts left out."""
+        """Which of the rows in `asked` (B,) have a stop string in their output (B,N), without prompts."""
         rows = zip(written[:, -self.tail :].tolist(), asked.tolist(), strict=True)
         found = [ask and self.ends(row) for row, ask in rows]
         return torch.tensor(found, dtype=torch.bool, device=written.device)
 
     def ends(self, written: list[int]) -> bool:
-        """Whether a stop string stands in the newest of these tokens."""
+        """Whether a stop string occurs in the newest of these tokens."""
         text = self.text_of(written[-self.tail :])
         return any(stop in text for stop in self.texts)

@@ -1,1 +1,1 @@
-"""Stores of sequences and their KV caches, behind one protocol (`store.py`); `open_store.py` says which serves whom."""
+"""Stores of sequences and their KV caches, behind one interface (`store.py`); `open_store.py` chooses among them."""

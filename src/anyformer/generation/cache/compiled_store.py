@@ -1,4 +1,4 @@
-"""Sequences of a compiled decoder: a static cache that compiled steps, or our own C++, read and write."""
+"""Sequences of a compiled decoder: a static KV cache used by compiled steps or our own C++."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from anyformer.generation.cache.store import Added, SequenceStore, Source, pack_
 from anyformer.generation.runners.compiled import FEW, Compiled
 from anyformer.generation.runners.eager import hidden_states, static_caches
 
-SIZES = (1, 2, 8, FEW)  # tokens of a sequence in one pass: one, one behind a guess that held, a guess to be checked
-BLOCK = 64  # columns of a pass are a multiple of this: few views, and at most 63 columns for nothing
+SIZES = (1, 2, 8, FEW)  # tokens per sequence in one pass: a decode step, one after accepted drafts, drafts to verify
+BLOCK = 64  # columns of a pass are a multiple of this: few views, and at most 63 wasted columns
 
 
 @dataclass
 class CompiledSteps:
-    """What the steps of all sequences have in common; idle rows stay in their first column."""
+    """Inputs shared by consecutive steps of the same sequences; idle rows stay in their first column."""
 
     sequences: list[int]
     tokens: Tensor  # (rows,1)
     positions: Tensor  # (rows,1)
-    at: Tensor  # (rows,1) their columns: the same numbers, in a tensor of its own as compiled code expects
+    at: Tensor  # (rows,1) their columns: equal to positions, but a separate tensor as compiled code expects
     increment: Tensor  # (rows,1) 0 for idle rows
     longest: int
 
@@ -39,10 +39,10 @@ class CompiledStore(SequenceStore):
     def __init__(self, model: Compiled, *, capacity: int, limit: int, prefill_chunk: int | None = None) -> None:
         self.compiled, self.model, self.device = model, model.model, model.device
         self.capacity, self.limit, self.prefill_chunk = capacity, limit, prefill_chunk
-        self.is_cpp = model.uses_cpp()  # then any shape is as good as another
+        self.is_cpp = model.uses_cpp()  # then any shape will do
         self.rows = capacity if self.is_cpp else next_power_of_two(capacity)
-        # Proposals may reach beyond the limit. One column more than a pass ever takes part in: a view that is all of a
-        # buffer would be compiled apart.
+        # Draft tokens may exceed the limit. One column more than any pass uses: a view of a whole buffer would be
+        # compiled separately.
         width = round_up(limit + FEW + 1) + 1
         layers = [cache.buffers for cache in static_caches(self.model, self.rows, width)]
         self.keys, self.values = [keys for keys, _ in layers], [values for _, values in layers]
@@ -50,12 +50,13 @@ class CompiledStore(SequenceStore):
             mark_dynamic(buffer, 2)
         self.run = model.bind(self.keys, self.values)
         self.columns = torch.arange(width, device=self.device)[None]
-        self.reaches: dict[int, Tensor] = {}  # the first columns, by how many
+        self.reaches: dict[int, Tensor] = {}  # views of the first columns, by their number
         self.lengths: dict[int, int] = {}
         self.steps: CompiledSteps | None = None
 
     def share_with(self, model: Compiled) -> CompiledStore:
-        """The same sequences for a draft of the same shape: each reads what the other wrote, and writes over it."""
+        """A store for a draft model of the same shape on the same buffers: each reads and overwrites the other's
+        entries."""
         twin = copy.copy(self)
         twin.compiled, twin.model, twin.run = model, model.model, model.bind(self.keys, self.values)
         twin.lengths = dict(self.lengths)
@@ -90,12 +91,12 @@ class CompiledStore(SequenceStore):
 
     @torch.no_grad()
     def prefill(self, prompts: Mapping[int, Sequence[int]]) -> Tensor:
-        """Prompts are run as they are, never compiled: all of them in one pass, from the first column on."""
+        """Prompts are prefilled eagerly, never compiled: all of them in one pass, from the first column."""
         assert list(prompts) == list(range(len(prompts))) and not any(self.lengths.values())
         lengths = torch.tensor([len(prompt) for prompt in prompts.values()], device=self.device)
         longest = max(map(len, prompts.values()))
         tokens = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts.values()])
-        tokens = tokens.to(self.device)  # what fills up a row is hidden until it is written over
+        tokens = tokens.to(self.device)  # padding is masked until it is overwritten
         last, size = None, self.prefill_chunk or longest
         for start in range(0, longest, size):
             hidden = self.forward_eager(tokens[:, start : start + size], start)
@@ -128,7 +129,7 @@ class CompiledStore(SequenceStore):
         return [hidden[number, : len(piece)] for number, piece in pieces.items()]
 
     def forward_eager(self, tokens: Tensor, start: int, first: int = 0) -> Tensor:
-        """Hidden states (B,T,D) of more tokens of B rows from the `first` on, all from the same column on."""
+        """Hidden states (B,T,D) of the next tokens of B rows from row `first`, all starting at the same column."""
         rows, stop = slice(first, first + tokens.shape[0]), start + tokens.shape[1]
         layers = [
             LayerState(StaticCache(keys=k[rows, :, :stop], values=v[rows, :, :stop], at=slice(start, stop)))
@@ -144,7 +145,7 @@ class CompiledStore(SequenceStore):
 
     @torch.no_grad()
     def step(self, sequences: Sequence[int], tokens: Tensor) -> Tensor:
-        if list(sequences) != list(range(len(self.lengths))):  # some sequences pause
+        if list(sequences) != list(range(len(self.lengths))):  # some sequences are not part of this step
             pieces = {number: [token] for number, token in zip(sequences, tokens.tolist(), strict=True)}
             return self.logits(torch.cat(self.extend(pieces)))
         steps = self.plan_steps(sequences) if self.steps is None else self.steps
@@ -169,7 +170,7 @@ class CompiledStore(SequenceStore):
         return self.steps
 
     def first_columns(self, count: int) -> Tensor:
-        """The positions of at least so many columns, (1,L)."""
+        """The positions of at least `count` columns, (1,L)."""
         count = round_up(count)
         if count not in self.reaches:
             self.reaches[count] = self.columns[:, :count]
@@ -198,14 +199,14 @@ class CompiledStore(SequenceStore):
         self.copy_rows(origins)
 
     def copy_rows(self, rows: Tensor) -> None:
-        """The first rows are copies of these."""
+        """Overwrite the first rows with copies of these."""
         for buffer in (*self.keys, *self.values):
             buffer[: len(rows)] = buffer[rows]
 
 
 def mark_dynamic(tensor: Tensor, axis: int) -> None:
-    """Tell the compiler that this axis may have any size."""
-    from torch._dynamo import mark_dynamic  # it brings the whole compiler along
+    """Mark an axis as dynamic for the compiler."""
+    from torch._dynamo import mark_dynamic  # imports the whole compiler
 
     mark_dynamic(tensor, axis)
 

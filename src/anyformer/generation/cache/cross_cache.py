@@ -1,4 +1,4 @@
-"""What the sequences of an encoder-decoder look at: keys and values of each source in the slot of its sequence."""
+"""Cross-attention KV cache of an encoder-decoder: keys and values of each source in the slot of its sequence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CrossCache:
-    """Keys and values of the encoder's output in slots, for sources of different length."""
+    """Keys and values of the encoder's output in slots, for sources of different lengths."""
 
     def __init__(self, store: StaticStore) -> None:
         self.model, self.device, self.strict = store.model, store.device, store.strict
@@ -40,7 +40,7 @@ class CrossCache:
         return sum(layer.bytes for layer in self.layers if layer is not None)
 
     def put(self, slot: int, source: Source, origin: int | None) -> None:
-        """What the sequence in a slot looks at: the source, encoded here, or a copy of what another slot has."""
+        """Fill a slot: encode the source, or copy from the slot `origin`."""
         if origin is None:
             encoded = encode(self.model, source)
             memory = encoded.hidden if encoded.mask is None else encoded.hidden[:, encoded.mask[0]]
@@ -84,7 +84,7 @@ class CrossCache:
         return [None if layer is None else layer.part(rows, columns) for layer in self.layers]
 
     def shape(self, rows: slice, slots: Sequence[Slot]) -> tuple[Tensor, Tensor | None]:
-        """An encoder's output of the right shape, whose numbers are not needed any more, and its mask."""
+        """A placeholder for the encoder's output (only its shape is used, keys and values are cached), and its mask."""
         columns, count = self.columns_for(slots), rows.stop - rows.start
         even = not self.strict and count == len(slots) and all(self.lengths[slot.index] == columns for slot in slots)
         return self.blank.expand(count, columns, -1), None if even else self.mask[rows, :columns]

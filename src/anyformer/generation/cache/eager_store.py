@@ -1,4 +1,4 @@
-"""Sequences whose states are joined into one left-padded batch: what every causal part can do, whatever it caches."""
+"""Sequences whose states are joined into one left-padded batch; works for every causal part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, dev
 
 @dataclass
 class CachedPrefix:
-    """The state after some tokens, which a prompt that begins with them may start from."""
+    """The decoding state after some tokens, reusable by a prompt that begins with them."""
 
     scope: str
     source: SourceKey
@@ -35,7 +35,7 @@ class CachedPrefix:
 
 @dataclass(eq=False)
 class EagerSequence(CachedTokens):
-    """One sequence; its state is its own until it takes part in a step with others."""
+    """One sequence; it has its own state until it joins the batch."""
 
     prompt_length: int = 0
     encoded: EncoderOutput | None = None
@@ -43,16 +43,16 @@ class EagerSequence(CachedTokens):
 
 
 class EagerStore(SequenceStore):
-    """The model as it is, for every part; one that caches nothing is run over all its inputs again.
+    """Runs the model eagerly, with any part; a part without a cache is run over all its inputs again.
 
-    With `batched`, sequences are run alone until they take part in a step, join the others for steps and leave by being
-    left out. Joining and leaving copy the state; a step in between costs what a batch costs. Otherwise every sequence
-    is run by itself: no neighbour can matter, which is what the other stores are tested against.
+    With `batched`, sequences are prefilled alone, join the batch for decode steps, and leave it when not stepped.
+    Joining and leaving copy the state; steps in between cost one batched pass. Otherwise every sequence is run by
+    itself, independent of its neighbours, which is the reference for the other stores.
 
-    With `prefix_cache`, the state before the last piece of a prompt, and at the end of a sequence, serves prompts of
-    the same scope that begin with these tokens; there are as many as sequences. `rolling` lets windows drop what no
-    query can see any more, and then nothing can be truncated. `preallocate` makes room for `limit` tokens at once;
-    `prefill_chunk` bounds the tokens of one pass over prompts.
+    With `prefix_cache`, the states before the last piece of a prompt and at the end of a sequence are kept for prompts
+    of the same scope with that prefix; at most `capacity` of them. `rolling` lets windows drop tokens that no query
+    can see any more, and then nothing can be truncated. `preallocate` reserves `limit` tokens at once; `prefill_chunk`
+    bounds the tokens of one prefill pass.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class EagerStore(SequenceStore):
         self.device = device_of(model)
         self.sequences: dict[int, EagerSequence] = {}
         self.batch: State | None = None
-        self.rows: list[int] = []  # sequences in the rows of the batch, freed ones too until the next step
+        self.rows: list[int] = []  # sequences in the rows of the batch, including freed ones until the next step
         self.stepping: list[int] = []  # sequences of the last step
         self.order: Tensor | None = None  # (N,) the rows of those, if they are not 0, 1, 2, ...
-        self.stepped: list[Tensor] = []  # (N,) tokens of the steps since the batch was formed
+        self.stepped: list[Tensor] = []  # (N,) tokens of each step since the batch was formed
         self.prefixes: list[CachedPrefix] = []  # least recently used first
         self.next = 0
 
@@ -122,14 +122,14 @@ class EagerStore(SequenceStore):
             self.keep_prefix(held, self.copy_out(sequence) if held.state is None else held.state)
 
     def keep_prefix(self, sequence: EagerSequence, state: State) -> None:
-        """Keep the state after a sequence's tokens so far; the least recently used one gives way."""
+        """Cache the state after a sequence's tokens so far; the least recently used one is evicted."""
         sequence.fetch_tokens()
         key = sequence.scope, sequence.source, list(sequence.tokens)
         others = [one for one in self.prefixes if (one.scope, one.source, one.tokens) != key]
         self.prefixes = [*others, CachedPrefix(*key, state)][-self.capacity :]
 
     def new_state(self, sequences: Sequence[EagerSequence]) -> State:
-        """The state of sequences that have not begun."""
+        """The initial state of sequences."""
         state = self.model.state(len(sequences), self.preallocated, rolling=self.rolling)
         encoded = [sequence.encoded for sequence in sequences if sequence.encoded is not None]
         if encoded:
@@ -149,7 +149,7 @@ class EagerStore(SequenceStore):
         return [self.extend_one(number, piece) for number, piece in pieces.items()]
 
     def extend_together(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
-        """The first tokens of all sequences in one pass, padded on the left."""
+        """Prefill all sequences in one left-padded pass."""
         longest = max(map(len, pieces.values()))
         tokens = torch.tensor([[0] * (longest - len(piece)) + list(piece) for piece in pieces.values()])
         lengths = torch.tensor([len(piece) for piece in pieces.values()])[:, None]
@@ -163,7 +163,7 @@ class EagerStore(SequenceStore):
         return [row[longest - len(piece) :] for row, piece in zip(hidden, pieces.values(), strict=True)]
 
     def extend_one(self, number: int, piece: Sequence[int]) -> Tensor:
-        """The next tokens of one sequence, which leaves the batch for it."""
+        """Run the next tokens of one sequence, which leaves the batch."""
         sequence = self.sequences[number]
         state = self.own_state(number)
         if self.prefix_cache and sequence.length and sequence.length + len(piece) == sequence.prompt_length:
@@ -202,13 +202,13 @@ class EagerStore(SequenceStore):
         state = self.own_state(sequence).truncate(length)
         for layer in state.layers:
             if isinstance(layer.mixer, RecurrentState):
-                layer.mixer.drop_steps()  # or a recurrence would hold its state after every token of the text
+                layer.mixer.drop_steps()  # otherwise a recurrence would keep its state after every token
         self.sequences[sequence].truncate(length)
 
     # ---------------------------------------------------------------- the batch
 
     def form_batch(self, sequences: Sequence[int]) -> State:
-        """The state of these sequences, one a row: others leave the batch, new ones join."""
+        """The joined state of these sequences, one per row: others leave the batch, new ones join."""
         if self.batch is not None and self.stepping == list(sequences):
             return self.batch
         staying: list[int] = []
@@ -243,7 +243,7 @@ class EagerStore(SequenceStore):
         return self.batch
 
     def own_state(self, number: int) -> State:
-        """The state of one sequence alone, taken out of the batch where it is part of it."""
+        """A sequence's own state, copied out of the batch if it is part of it."""
         sequence = self.sequences[number]
         if sequence.state is None and not sequence.length:
             sequence.state = self.new_state([sequence])
@@ -256,7 +256,7 @@ class EagerStore(SequenceStore):
         """A copy of one row of the batch."""
         assert self.batch is not None
         row = torch.tensor([self.rows.index(number)], device=self.device)
-        self.stepping = []  # the batch is formed again before its next step
+        self.stepping = []  # forces the batch to be formed again before its next step
         return self.batch.copy_rows(row)
 
     def fork(self, copies: int) -> list[int]:
@@ -301,4 +301,4 @@ class EagerStore(SequenceStore):
             tokens = [list(self.sequences[sequences[origin]].tokens) for origin in origins.tolist()]
             for number, new in zip(sequences, tokens, strict=True):
                 self.sequences[number].tokens = new
-            self.stepping = []  # the steps that follow are recorded anew
+            self.stepping = []  # tokens of further steps are recorded separately

@@ -1,4 +1,4 @@
-"""A batch whose steps are recorded on a GPU while the host samples: behind `generate` and beam search."""
+"""A batch with decode steps captured as CUDA graphs and sampling on the host: for `generate` and beam search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyformer.generation.runners.on_device import give_loop, start_loop, take_l
 
 
 class GraphStore(SequenceStore):
-    """All sequences start and step together, as shapes are fixed when a step is recorded: no pieces, no truncating."""
+    """All sequences start and step together, since capture fixes the shapes: no `extend`, no `truncate`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class GraphStore(SequenceStore):
         self.loop = take_loop(model, capacity, limit)
         self.sources: list[EncoderOutput] = []
         self.lengths: list[int] = []
-        if isinstance(model, Compiled):  # whoever drops this store no longer uses its loop
+        if isinstance(model, Compiled):  # the loop is returned once this store is dropped
             weakref.finalize(self, give_loop, model, self.loop)
 
     @property
@@ -53,7 +53,7 @@ class GraphStore(SequenceStore):
         return Added(len(self.lengths) - 1, 0)
 
     def prefill(self, prompts: Mapping[int, Sequence[int]]) -> Tensor:
-        """All prompts, with room for their copies; a first step then runs their last tokens."""
+        """Prefill all prompts, replicated for their copies; a first step then runs their last tokens."""
         assert len(prompts) == len(self.lengths) and not any(self.lengths)
         copies = self.capacity // len(prompts)
         start_loop(self.loop, list(prompts.values()), self.sources, copies, self.padding, self.prefill_chunk)
@@ -68,7 +68,7 @@ class GraphStore(SequenceStore):
         return self.loop.run_next()
 
     def fork(self, copies: int) -> list[int]:
-        """The copies are there from the start."""
+        """The copies exist already: `prefill` made them."""
         assert len(self.lengths) * copies == self.capacity
         self.lengths = [length for length in self.lengths for _ in range(copies)]
         return list(range(self.capacity))

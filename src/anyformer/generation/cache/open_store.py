@@ -1,4 +1,4 @@
-"""Which store serves whom: for `generate` and beam search, for speculation, and for the engine behind a server."""
+"""Choice of store: for `generate` and beam search, for speculative decoding, and for the serving engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anyformer.generation.runners.on_device import uses_graphs
 
 
 def open_batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
-    """For the prompts of one call, with their copies or beams: all start together and step together."""
+    """A store for the prompts of one call, with their copies or beams: all start and step together."""
     capacity = len(inputs.ids) * max(settings.num_return_sequences, settings.num_beams)
     limit, chunk = inputs.longest + inputs.new, None if reads_prompt_whole(model.spec) else settings.prefill_chunk_size
     if uses_graphs(model, inputs.new):
@@ -31,7 +31,7 @@ def open_batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, 
 
 
 def open_speculation_store(model: LanguageModel | Compiled, count: int, limit: int) -> SequenceStore:
-    """For sequences that grow and are truncated each at its own pace."""
+    """A store for speculative decoding: sequences grow and are truncated independently."""
     if isinstance(model, Compiled):
         return CompiledStore(model, capacity=count, limit=limit)
     if count > 1 and not isinstance(model.spec, Seq2Seq) and supports_static_cache(model):
@@ -42,13 +42,14 @@ def open_speculation_store(model: LanguageModel | Compiled, count: int, limit: i
 def open_serving_store(
     model: LanguageModel, *, capacity: int = 8, limit: int | None = None, strict: bool = False
 ) -> StaticStore | EagerStore:
-    """For requests that come and go: a static cache where every layer has one, else states joined into a batch.
+    """A store for continuous batching: a static cache if every layer supports one, else states joined into a batch.
 
-    In a static cache nothing is copied when sequences come and go, and a prompt goes on from whatever prefix an earlier
-    one had in common with it; but only attention can forget by masking. A recurrence or a long filter has no columns to
-    mask, so their states are joined and padded, which every causal part obeys. `strict`, results that do not depend on
-    the neighbours to the last bit, then runs each sequence by itself; so it does where a feed's products have another
-    shape beside other tokens (`Feed.exact`).
+    With a static cache nothing is copied when sequences come and go, and a prompt can reuse any prefix it shares with
+    an
+    earlier one; but only attention can ignore stale entries by masking. A recurrence or a long filter has no columns to
+    mask, so their states are joined and padded, which works for every causal part. `strict` (bit-exact results
+    independent of neighbours) then runs each sequence by itself; so it does if the shapes of a feed's matmuls depend on
+    other tokens (`Feed.exact`).
     """
     if reads_prompt_whole(model.spec):
         raise UserError("prompts of many requests are prefilled in pieces, and a prefix LM must see each whole",

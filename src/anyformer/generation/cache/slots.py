@@ -14,10 +14,10 @@ class Slot(CachedTokens):
 
     index: int = 0
     in_use: bool = False
-    used_at: int = 0  # when it was taken or freed last
+    used_at: int = 0  # clock of the last time it was taken or freed
 
     def release(self, *, keep: bool) -> None:
-        """The sequence has ended; its tokens may serve as a prefix."""
+        """Free the slot; if `keep`, its tokens may serve as a prefix."""
         self.in_use = False
         if keep:
             self.fetch_tokens()
@@ -40,8 +40,8 @@ class SlotTable:
     def take(self, prompt: Sequence[int], source: SourceKey, scope: str) -> tuple[Slot, Slot | None, int]:
         """A slot for a prompt, the slot to copy its prefix from (perhaps itself), and the length of that prefix.
 
-        Only what was run in the same scope counts, and after the same source. A freed slot is continued in place if
-        nothing is lost by it; else the least recently used one is overwritten.
+        Prefixes are shared only within a scope and for the same source. A freed slot is reused in place if no other
+        cached prefix is lost by it; else the least recently used one is overwritten.
         """
         tokens = list(prompt)
         best, cached = None, 0
@@ -70,18 +70,18 @@ class SlotTable:
         slot.used_at = self.clock
 
     def find_gap(self, slots: Sequence[Slot]) -> tuple[Slot, Slot] | None:
-        """Two slots to exchange so that these are closer to each other, or None."""
+        """A pair of slots to swap so that the given ones are closer together, or None."""
         first, last = min(slots, key=lambda slot: slot.index), max(slots, key=lambda slot: slot.index)
         between = [slot for slot in self.slots if not slot.in_use and first.index < slot.index < last.index]
         if not between:
             return None
         used = sorted(slot.index for slot in slots)
-        from_first = used[1] - used[0] > used[-1] - used[-2]  # the end that is further from the others moves
+        from_first = used[1] - used[0] > used[-1] - used[-2]  # move the end that is further from the others
         gap = (max if from_first else min)(between, key=lambda slot: slot.index)
         return (first if from_first else last), gap
 
     def find_lower(self, slots: Sequence[Slot]) -> tuple[Slot, Slot] | None:
-        """Two slots to exchange so that these are the lowest, or None."""
+        """A pair of slots to swap so that the given ones get lower indices, or None."""
         last = max(slots, key=lambda slot: slot.index)
         gap = next((slot for slot in self.slots[: last.index] if not slot.in_use), None)
         return None if gap is None else (last, gap)
@@ -93,11 +93,11 @@ class SlotTable:
 
 
 def common_prefix(one: list[int], other: list[int]) -> int:
-    """How many first tokens two sequences share."""
+    """Length of the common prefix of two sequences."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
-    while high - low > 1:  # alike up to `low`, not up to `high`
+    while high - low > 1:  # equal up to `low`, not up to `high`
         middle = (low + high) // 2
         low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
     return low

@@ -28,35 +28,35 @@ from anyformer.generation.runners.eager import (
 )
 from anyformer.kernels.decode import try_out
 
-FIRST = 256  # columns at first; they are doubled as sequences grow, up to the limit
-BLOCK = 64  # columns of a step are a multiple of this, so that its views serve many steps
+FIRST = 256  # initial columns; doubled as sequences grow, up to the limit
+BLOCK = 64  # columns of a step are a multiple of this, so that its views are valid for many steps
 CHUNK = 64  # tokens of a pass over a prompt in strict mode
-SHORT = 32  # tokens of a pass that may run over rows it does not need, to spare copying
-PATIENCE = 4  # steps with idle slots between the sequences before these are moved closer
+SHORT = 32  # longest pass that may include unneeded rows to avoid copying
+PATIENCE = 4  # steps with idle slots between sequences before they are compacted
 
 
 @dataclass
 class StepPlan:
-    """What the steps of the same sequences, one after the other, have in common."""
+    """Inputs shared by consecutive steps of the same sequences."""
 
     sequences: list[int]
     slots: list[Slot]
     rows: slice  # of the buffers
     order: Tensor | None  # (N,) the row of each sequence in the pass; None: 0, 1, 2, ... and no others
-    live: Tensor | None  # (N,) the rows of the pass that write, where not all do
+    live: Tensor | None  # (N,) the rows of the pass that write to the cache; None: all
     at: Tensor  # (N,1) or, in strict mode, (rows,1): the columns of the next tokens
     positions: Tensor  # (rows,1)
-    increment: Tensor  # (rows,1) what a step adds to those
+    increment: Tensor  # (rows,1) added to positions by each step
     longest: int  # tokens of the longest sequence
     even: bool  # whether all have the same length, with no row between them
-    sparse: bool  # whether a pass would be smaller if the sequences were moved
-    tokens: list[Tensor] = field(default_factory=list)  # (N,) step by step
+    sparse: bool  # whether compacting the sequences would make the pass smaller
+    tokens: list[Tensor] = field(default_factory=list)  # (N,) of each step
     layers: list[LayerState] | None = None  # views of the buffers, for the columns below
     columns: int = 0
     graph: RecordedStep | None = None
 
     def use_graph(self, graph: RecordedStep) -> None:
-        """Steps of this plan replay a graph, which reads its own tensors."""
+        """Make steps of this plan replay a graph, which reads its own input tensors."""
         for held, now in ((graph.positions, self.positions), (graph.at, self.at)):
             held.copy_(now)
         self.graph, self.positions, self.at = graph, graph.positions, graph.at
@@ -65,15 +65,15 @@ class StepPlan:
 class StaticStore(SequenceStore):
     """Slot n is row n of buffers (slots, G, columns, C), which grow up to `capacity` and `limit`.
 
-    A freed slot keeps its tokens until it is needed; a prompt of the same `scope` with the same prefix goes on from
-    there. Sequences that are far apart are moved closer, as a step covers all slots between them.
+    A freed slot keeps its tokens until it is needed; a prompt of the same `scope` with the same prefix reuses them.
+    Sequences that are far apart are compacted, since a step covers all slots between them.
 
-    `strict` fixes every shape: all slots, all columns and a spare one for what idle slots write, passes of one length
-    in which token p has place p mod that length, no moving. Whatever the neighbours do, the results of a sequence are
-    the same to the last bit.
+    `strict` fixes every shape: all slots, all columns and a spare one that idle slots write to, passes of one length
+    in which token p is at index p mod that length, no compaction. Results of a sequence are then bit-identical whatever
+    its neighbours are.
 
-    `recorded`, the default on a GPU, fixes the shapes of steps alone: the first 1, 2, 4, ... slots, all columns and a
-    spare one. Each number of slots is recorded once as a CUDA graph.
+    `recorded`, the default on a GPU, fixes only the shapes of decode steps: the first 1, 2, 4, ... slots, all columns
+    and a spare one. Each number of slots is captured once as a CUDA graph.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class StaticStore(SequenceStore):
         if not supports_static_cache(model):
             raise UserError("a layer of this model has no static cache", fix="use open_serving_store(model)")
         self.model, self.capacity, self.limit, self.strict = model, capacity, check_limit(model, limit), strict
-        self.can_resume = not strict  # tokens that were decoded would be prefilled, and differ in their last bits
+        self.can_resume = not strict  # decoded tokens would be prefilled again, and differ in the last bits
         self.is_seq2seq = isinstance(model.spec, Seq2Seq)
-        self.batches_prefill = not strict and not self.is_seq2seq  # a pass over several has another shape than over one
+        self.batches_prefill = not strict and not self.is_seq2seq  # strict needs fixed shapes
         self.device, self.dtype = device_of(model), dtype_of(model)
         try_out(self.device)
         self.table, self.sequences = SlotTable(capacity), dict[int, Slot]()
         self.rows, self.chunk = capacity if strict else 1, min(CHUNK, self.limit)
         self.recorded = self.device.type == "cuda" if recorded is None else recorded
-        self.recorded = self.recorded and not self.is_seq2seq  # every step has its own width of encoder outputs
-        self.fixed = strict or self.recorded  # steps cover all columns, and idle slots write to the spare one
+        self.recorded = self.recorded and not self.is_seq2seq  # the width of encoder outputs varies by step
+        self.fixed = strict or self.recorded  # steps cover all columns, and idle slots write to the spare column
         self.width = self.limit if strict else min(FIRST, self.limit)
         self.graphs: dict[int, RecordedStep] = {}
         self.layers = static_caches(model, self.rows, self.columns_held)
@@ -103,7 +103,7 @@ class StaticStore(SequenceStore):
 
     @property
     def columns_held(self) -> int:
-        """Columns of the buffers."""
+        """Columns of the buffers, including the spare one."""
         return self.width + self.fixed
 
     @property
@@ -133,7 +133,7 @@ class StaticStore(SequenceStore):
                     layer.copy_row(origin.index, slot.index, cached)
             if self.cross is not None and source is not None:
                 self.cross.put(slot.index, source, None if origin is None else origin.index)
-        except BaseException:  # out of memory, say: the slot is free again
+        except BaseException:  # such as out of memory: free the slot again
             self.table.release(slot, keep=False)
             raise
         return Added(self.name_slot(slot), cached)
@@ -147,7 +147,7 @@ class StaticStore(SequenceStore):
         self.table.release(self.sequences.pop(sequence), keep=keep)
 
     def reserve(self, rows: int, columns: int) -> None:
-        """Buffers of at least so many rows and columns: few sizes, so that little is copied in all."""
+        """Grow the buffers to at least this many rows and columns, doubling, so that the total copied is small."""
         if rows <= self.rows and columns <= self.width:
             return
         more, wider = self.rows, self.width
@@ -155,14 +155,14 @@ class StaticStore(SequenceStore):
             more = min(self.capacity, 2 * more)
         while wider < columns:
             wider = min(self.limit, 2 * wider)
-        self.plan = None  # its views are of the old buffers
+        self.plan = None  # it holds views of the old buffers
         self.graphs.clear()
         for layer in self.layers:
             layer.resize(more, wider + self.fixed)
         self.columns = torch.arange(wider + self.fixed, device=self.device)[None]
         if self.cross is not None:
             self.cross.reserve(more, 0)
-        self.rows, self.width = more, wider  # last: where memory runs out on the way, what there was still serves
+        self.rows, self.width = more, wider  # set last: if memory runs out before, the old sizes stay valid
 
     def truncate(self, sequence: int, length: int) -> None:
         self.sequences[sequence].truncate(length)
@@ -225,7 +225,7 @@ class StaticStore(SequenceStore):
         return found
 
     def extend_one(self, slot: Slot, tokens: Tensor) -> Tensor:
-        """The next tokens (1,T) of one sequence, as if it were alone: no column behind it takes part."""
+        """Run the next tokens (1,T) of one sequence by itself, over its own columns only."""
         start, stop = slot.length, slot.length + tokens.shape[1]
         rows = slice(slot.index, slot.index + 1)
         state = StaticState(
@@ -235,7 +235,8 @@ class StaticStore(SequenceStore):
         return self.forward(tokens, state, rows, [slot])
 
     def extend_strictly(self, slot: Slot, tokens: Tensor) -> Tensor:
-        """The same in passes of one shape: token p has place p mod `chunk`, and fillers write to the spare column."""
+        """The same in passes of one shape: token p is at index p mod `chunk`, and padding writes to the spare
+        column."""
         found, rows, start = [], slice(slot.index, slot.index + 1), slot.length
         while start < slot.length + tokens.shape[1]:
             first = start % self.chunk
@@ -252,17 +253,18 @@ class StaticStore(SequenceStore):
         return torch.cat(found, 1)
 
     def extend_together(self, slots: Sequence[Slot], pieces: Sequence[Sequence[int]]) -> list[Tensor]:
-        """The next tokens of several sequences in one pass: over a few tokens it costs nearly as much as over many.
+        """Run the next tokens of several sequences in one pass: a pass over few tokens costs nearly as much as over
+        many.
 
-        Where they are next to each other the pass works on the buffers themselves; else what they hold is copied next
-        to each other, and what is new is put back.
+        Adjacent sequences are run on the buffers in place; others are copied into adjacent rows, and the new keys and
+        values copied back.
         """
         starts = [slot.length for slot in slots]
         longest, cached = max(map(len, pieces)), max(starts)
         end = max(start + len(piece) for start, piece in zip(starts, pieces, strict=True))
         first, last = min(slot.index for slot in slots), max(slot.index for slot in slots)
         others = [slot for slot in self.table.slots[first : last + 1] if slot not in slots]
-        # Fillers are written behind all real tokens, so a few rows of others may take part in a short pass.
+        # Padding is written after all real tokens, so a short pass may include a few rows of others.
         in_place = end < self.columns_held and all(slot.length <= end for slot in others)
         in_place = in_place and (not others or longest <= SHORT)
         even = min(starts) == cached and min(map(len, pieces)) == longest and not (in_place and others)
@@ -314,7 +316,7 @@ class StaticStore(SequenceStore):
             logits = logits.clone() if plan.order is None else logits[plan.order]
         else:
             hidden = self.forward(rows[:, None], self.step_state(plan), plan.rows, plan.slots)[:, 0]
-            if self.strict:  # the product with the vocabulary has one shape too
+            if self.strict:  # the output projection needs a fixed shape too
                 logits = self.logits(hidden)
                 logits = logits if plan.order is None else logits[plan.order]
             else:
@@ -323,7 +325,7 @@ class StaticStore(SequenceStore):
         return logits
 
     def advance(self, plan: StepPlan, tokens: Tensor) -> None:
-        """Every sequence of a plan is one token longer."""
+        """Advance every sequence of a plan by one token."""
         plan.positions += plan.increment
         if plan.at is not plan.positions:
             plan.at += 1 if plan.live is not None else plan.increment
@@ -336,22 +338,22 @@ class StaticStore(SequenceStore):
             slot.length += 1
 
     def step_state(self, plan: StepPlan) -> StaticState:
-        """The pass of a step; its views are made again only when sequences have outgrown their columns."""
+        """The state of a step's pass; its views are rebuilt only when sequences outgrow their columns."""
         columns, count = self.columns_held, plan.rows.stop - plan.rows.start
-        if plan.even:  # as one sequence: no column behind their own, so nothing to hide
+        if plan.even:  # equal lengths: no stale columns, so no mask
             at = slice(plan.longest, plan.longest + 1)
             return StaticState(
                 self.views(plan.rows, at.stop, plan.slots, at), count, length=plan.longest, gaps=False,
                 new_positions=plan.positions, columns=self.columns[:, : at.stop],
             )  # fmt: skip
-        if not self.fixed and self.device.type == "cpu":  # a GPU's kernel reads no column behind a row's own
+        if not self.fixed and self.device.type == "cpu":  # the GPU kernel skips columns past a row's length
             columns = min(columns, -(-(plan.longest + 1) // BLOCK) * BLOCK)
         if plan.layers is None or plan.columns != columns:
             plan.layers, plan.columns = self.views(plan.rows, columns, plan.slots, plan.at, plan.live), columns
         return StaticState(plan.layers, count, new_positions=plan.positions, columns=self.columns[:, :columns])
 
     def plan_steps(self, sequences: Sequence[int]) -> StepPlan:
-        """What the next steps of these sequences have in common."""
+        """Plan the next steps of these sequences."""
         slots = [self.sequences[number] for number in sequences]
         used = [slot.index for slot in slots]
         rows = slice(min(used), max(used) + 1)
@@ -390,7 +392,7 @@ class StaticStore(SequenceStore):
         return self.plan
 
     def compact(self, slots: Sequence[Slot]) -> None:
-        """Move sequences into idle slots between them; the prefixes cached there are kept."""
+        """Swap sequences with idle slots between them; the prefixes cached there are kept."""
         self.sparse_steps = 0
         find = self.table.find_lower if self.recorded else self.table.find_gap
         while (found := find(slots)) is not None:
@@ -406,7 +408,7 @@ class StaticStore(SequenceStore):
     def views(
         self, rows: slice, columns: int, slots: Sequence[Slot], at: Tensor | slice | None, live: Tensor | None = None
     ) -> list[LayerState]:
-        """The first columns of some rows of every layer's cache."""
+        """Views of the first columns of some rows of every layer's cache."""
         cross = [None] * len(self.layers) if self.cross is None else self.cross.views(rows, slots)
         writing = None
         if isinstance(at, Tensor):
@@ -436,7 +438,7 @@ class StaticStore(SequenceStore):
 
 
 def copy_rows(layer: StaticCache, rows: Tensor, cached: int, columns: int, at: Tensor | slice) -> StaticCache:
-    """The first columns of some rows next to each other, with room for more: zeros, as what is masked is read."""
+    """Copy the first columns of some rows into adjacent rows of a zeroed buffer: masked entries are read, too."""
     found = []
     for buffer in layer.buffers:
         fresh = buffer.new_zeros(len(rows), buffer.shape[1], columns, buffer.shape[3])

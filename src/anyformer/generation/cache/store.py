@@ -1,9 +1,8 @@
-"""The one way to decode: a store holds numbered sequences and what the model has cached of them.
+"""The decoding interface: a store holds numbered sequences and their KV caches.
 
-`generate`, beam search, speculation and the serving engine all talk to a `SequenceStore`. Which one serves them depends
-on what the model and the device can do: `EagerStore` runs every part as it is, `StaticStore` keeps attention's keys and
-values in slots of shared buffers, `CompiledStore` runs a compiled step or our own C++ over such buffers, and
-`GraphStore` a step recorded on a GPU.
+`generate`, beam search, speculative decoding and the serving engine all use a `SequenceStore`. Which one depends on the
+model and the device: `EagerStore` runs any part eagerly, `StaticStore` keeps keys and values in slots of shared
+buffers, `CompiledStore` runs a compiled step or our own C++ over such buffers, and `GraphStore` replays a CUDA graph.
 """
 
 from __future__ import annotations
@@ -21,34 +20,34 @@ from anyformer.errors import UserError
 from anyformer.generation.prompts import max_positions
 from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, compute_logits
 
-UNBOUNDED = 4096  # tokens of a sequence where the model has no limit of its own and none is given
+UNBOUNDED = 4096  # default limit on tokens per sequence for models without a limit of their own
 
 Source = Sequence[int] | EncoderOutput
-SourceKey = tuple[int, ...] | EncoderOutput | None  # by which a cached prefix is found
+SourceKey = tuple[int, ...] | EncoderOutput | None  # part of the key of a cached prefix
 
 
 class Added(NamedTuple):
-    """A sequence that was added, and how many of its prompt's first tokens are in the KV cache already."""
+    """A new sequence's number, and how many tokens of its prompt are in the KV cache already."""
 
     number: int
     cached: int
 
 
 class SequenceStore(ABC):
-    """Sequences by number, each with its own length. One thread uses a store."""
+    """Sequences by number, each with its own length. Not thread-safe."""
 
     model: LanguageModel
     capacity: int  # sequences held at once
     limit: int  # tokens a sequence may have, prompt and output together
-    can_resume: bool = False  # whether a sequence added again after `free` continues as if it had never left
+    can_resume: bool = False  # whether a freed sequence that is added again continues as if never freed
     batches_prefill: bool = False  # whether `extend` runs the tokens of several sequences in one pass
 
     @abstractmethod
     def add(self, prompt: Sequence[int], *, source: Source | None = None, scope: str = "") -> Added:
         """Reserve a sequence for a prompt, of which `cached` tokens, never all, need not be run again.
 
-        `source` is what an encoder-decoder answers. Only sequences of the same `scope` share what is cached: what one
-        user's prompts cost must not be felt by another.
+        `source` is the encoder's input. Prefixes are shared only within a `scope`: timing must not leak one user's
+        prompts to another.
         """
 
     @abstractmethod
@@ -70,33 +69,33 @@ class SequenceStore(ABC):
 
     @abstractmethod
     def length(self, sequence: int) -> int:
-        """Tokens of a sequence that were run."""
+        """Number of tokens of a sequence that have been run."""
 
     @abstractmethod
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget all but the first tokens of a sequence, which will never be truncated to fewer."""
+        """Drop all but the first `length` tokens of a sequence; later calls never truncate to fewer."""
 
     @abstractmethod
     def fork(self, copies: int) -> list[int]:
-        """Every sequence `copies` times; their numbers, copies of one sequence next to each other."""
+        """Replicate every sequence; returns the numbers, copies of one sequence adjacent."""
 
     @abstractmethod
     def select(self, sequences: Sequence[int], origins: Tensor) -> None:
-        """Sequence i of these goes on from what sequence `origins[i]` (N,) of them holds: a beam of the same prompt."""
+        """Sequence i takes over the cache of sequence `origins[i]` (N,), a beam of the same prompt."""
 
     @abstractmethod
     def free(self, sequence: int, *, keep: bool = True) -> None:
-        """Give up a sequence. Unless told otherwise, what is cached of it serves later prompts until room is needed."""
+        """Free a sequence. If `keep`, its cache may be reused as a prefix until the slot is needed."""
 
     @property
     @abstractmethod
     def available(self) -> int:
-        """Sequences that can be added now."""
+        """Number of sequences that can be added now."""
 
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """Memory of the KV cache."""
+        """Memory of the KV cache, in bytes."""
 
     def check_available(self) -> None:
         if not self.available:
@@ -113,35 +112,35 @@ class SequenceStore(ABC):
 
 @dataclass(eq=False)
 class CachedTokens:
-    """`length` tokens of one scope, run after one source."""
+    """The tokens in the KV cache of a sequence or freed slot, with their scope and source."""
 
     scope: str = ""
     source: SourceKey = None  # of an encoder-decoder
     length: int = 0
-    tokens: list[int] = field(default_factory=list)  # as far as the CPU knows them
-    steps: list[tuple[list[Tensor], int]] = field(default_factory=list)  # those after: tokens (N,), and which of them
+    tokens: list[int] = field(default_factory=list)  # those known on the CPU
+    steps: list[tuple[list[Tensor], int]] = field(default_factory=list)  # the others: (N,) per step, and row
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Note tokens that were run."""
+        """Record tokens that were run."""
         self.fetch_tokens()
         if len(self.tokens) == self.length:
             self.tokens += tokens
         self.length += len(tokens)
 
     def fetch_tokens(self) -> None:
-        """Bring to the CPU what decode steps have added since, where that was recorded."""
+        """Copy the tokens of decode steps to the CPU."""
         for tokens, which in self.steps:
             self.tokens += torch.stack(tokens)[:, which].tolist() if tokens else []
         self.steps = []
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first tokens."""
+        """Drop all but the first `length` tokens."""
         self.fetch_tokens()
         self.length, self.tokens = length, self.tokens[:length]
 
 
 def check_limit(model: LanguageModel, limit: int | None) -> int:
-    """Tokens a sequence may have: what is asked for, within what the model has positions for."""
+    """Maximal tokens per sequence: the requested limit, checked against the model's positions."""
     decoder = model.spec.decoder if isinstance(model.spec, Seq2Seq) else model.spec
     most, why = max_positions(decoder)
     if limit is not None and most is not None and limit > most:
@@ -150,31 +149,31 @@ def check_limit(model: LanguageModel, limit: int | None) -> int:
 
 
 def extend_in_chunks(store: SequenceStore, pieces: Mapping[int, Sequence[int]], chunk: int) -> dict[int, Tensor]:
-    """Run pieces of any length `chunk` tokens at a time; hidden states of the last chunk of each, (T,D)."""
+    """Run pieces of any length `chunk` tokens at a time; returns the hidden states (T,D) of each one's last chunk."""
     last: dict[int, Tensor] = {}
     at = 0
     while part := {number: piece[at : at + chunk] for number, piece in pieces.items() if len(piece) > at}:
         last |= dict(zip(part, store.extend(part), strict=True))
         for number, piece in part.items():
             if at + len(piece) < len(pieces[number]):
-                store.truncate(number, store.length(number))  # what was run so far is final
+                store.truncate(number, store.length(number))  # no truncation below this point
         at += chunk
     return last
 
 
 class PackedPieces(NamedTuple):
-    """Pieces of different length as one batch, filled up on the right."""
+    """Pieces of different lengths as one right-padded batch."""
 
     tokens: list[list[int]]
     positions: list[list[int]]
-    columns: list[list[int]]  # of the static cache that they are written to
-    end: int  # one column behind all real tokens, where fillers are written and no real token looks
+    columns: list[list[int]]  # columns of the static cache to write to
+    end: int  # a column after all real tokens, where padding is written and which no real token sees
 
 
 def pack_pieces(
     rows: int, width: int, pieces: Mapping[int, tuple[int, Sequence[int]]], behind: int = 0
 ) -> PackedPieces:
-    """Row by row the start and the tokens of a piece; `behind` is a column that fillers must not be before."""
+    """Pack pieces given as (start, tokens) by row; padding is written at column `behind` or later."""
     end = max(behind, *(start + len(piece) for start, piece in pieces.values()))
     tokens, positions, columns = ([[fill] * width for _ in range(rows)] for fill in (0, 0, end))
     for row, (start, piece) in pieces.items():

@@ -1,1 +1,1 @@
-"""How a decode step is run: eager, compiled, as a CUDA graph, or as one call of C++."""
+"""Ways to run a decode step: eager, compiled, as a CUDA graph, or as one call of C++."""

@@ -1,7 +1,7 @@
-"""The layers of a plain decoder on a CPU as one call of C++ (kernels/layers.cpp), for a few tokens of some rows.
+"""The layers of a plain decoder on a CPU as one call of C++ (kernels/layers.cpp), for a few tokens per row.
 
-Plain are GPT-2, Llama and their like: norm, attention, norm, feed, each around a sum; rotary positions or none; weights
-in float32 or 8 bits. Other decoders are compiled by torch: slower to make and slower to call.
+Plain means like GPT-2 or Llama: pre-norm attention and feed-forward with residuals; rotary positions or none; weights
+in float32 or 8 bits. Other decoders are compiled by torch, which is slower to compile and to run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anyformer.norms.rms import RMSNormModule
 from anyformer.positions.none import NoRelative
 from anyformer.positions.rope import Rope
 
-ACTS = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")  # their numbers in layers.cpp
+ACTS = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")  # in the order of layers.cpp
 
 
 class NormStruct(ctypes.Structure):
@@ -51,7 +51,7 @@ class LayerStruct(ctypes.Structure):
 
 
 def is_plain(model: Any) -> bool:
-    """Whether `PlainStep` can stand for the layers of this decoder."""
+    """Whether `PlainStep` can run this decoder's layers."""
     if not isinstance(model.spec, Model) or not model.stack.blocks:
         return False
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in model.parameters()):
@@ -76,23 +76,23 @@ def is_plain_block(block: BlockModule) -> bool:
 
 
 class PlainStep:
-    """The weights and buffers of one decoder where they are now: made for one call of `generate`, then thrown away."""
+    """Pointers to one decoder's weights and buffers: built for one call of `generate`, since they may move later."""
 
     def __init__(self, model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         code = load_library()
         assert code is not None
-        self.code, self.model, self.held = code, model, [*keys, *values]  # what is pointed at must stay
+        self.code, self.model, self.held = code, model, [*keys, *values]  # keep the pointed-to tensors alive
         blocks = [model.stack.blocks[which] for which in model.stack.order]
         self.layers = (LayerStruct * len(blocks))(*(self.layer(block) for block in blocks))
         self.keys, self.values = pointers(keys), pointers(values)
         self.columns, self.width = keys[0].shape[2], model.stack.spec.width
-        self.room = (  # floats a token: the widest of queries, keys and values, of their means, and of inner channels
+        self.room = (  # scratch floats per token: the widest of qkv, attention output and inner channels
             max(layer.qkv.outs for layer in self.layers) + max(layer.out.ins for layer in self.layers)
             + max(layer.up.outs for layer in self.layers)
         )  # fmt: skip
         self.work = torch.empty(0)
         none = (ctypes.c_void_p * len(blocks))()
-        self.turns = none, none  # where nothing turns, for every pass
+        self.turns = none, none  # for models without rotary positions
 
     def layer(self, block: BlockModule) -> LayerStruct:
         mixer, feed, relative = block.mixer, block.feed, block.spec.relative
@@ -126,7 +126,7 @@ class PlainStep:
         return tensor.data_ptr()
 
     def hidden(self, tokens: Tensor, positions: Tensor, at: Tensor, columns: Tensor) -> Tensor:
-        """As `run_static` in compiled.py, with the buffers this was made for."""
+        """As `run_static` in compiled.py, with the bound buffers."""
         model, (rows, length) = self.model, tokens.shape
         context = model.embed.layout(tokens, state=StaticState([], rows, new_positions=positions, columns=columns))
         x = model.embed(tokens, context=context).contiguous()  # (B,T,D)
@@ -141,7 +141,8 @@ class PlainStep:
         return x if model.stack.final is None else model.stack.final(x)
 
     def tables(self, context: Context, x: Tensor) -> tuple[Any, Any, object]:
-        """Where cosines and sines (B,T,turned/2) of each layer stand, and what must stay as long as they are read."""
+        """Pointers to each layer's cosines and sines (B,T,turned/2), and the tensors to keep alive while they are
+        read."""
         stack = self.model.stack
         made = [relative(context, x.dtype) for relative in stack.relatives]
         if not any(made):

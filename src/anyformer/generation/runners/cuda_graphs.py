@@ -1,8 +1,8 @@
-"""CUDA graphs: a decode step is recorded once, then replayed.
+"""CUDA graphs: a decode step is captured once, then replayed.
 
-Everything a step reads and changes is a tensor that stays where it is, its own number included, so the host neither
-prepares a step nor waits for one; from time to time it looks, a little late, whether all sequences have finished. On
-other devices the same code calls the step plainly.
+Everything a step reads and changes is a tensor at a fixed address, including the step counter, so the host neither
+prepares a step nor waits for one; it only polls occasionally, with a delay, whether all sequences have finished. On
+other devices the same code calls the step directly.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from anyformer.generation.runners.eager import compute_logits, hidden_states
 
 log = logging.getLogger("anyformer")
 
-WARM = 3  # calls before recording: kernels are compiled, tuned and given their workspaces
-EVERY = 16  # steps between two looks
+WARM = 3  # warm-up calls before capture: kernels are compiled, tuned and allocate workspaces
+EVERY = 16  # steps between polls
 
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A recorded step, which reads and writes memory of its own."""
+    """A captured step with its own input and output memory."""
 
     graph: torch.cuda.CUDAGraph
-    step: Callable[[], object]  # what was recorded holds the tensors: without it their memory would be given away
+    step: Callable[[], object]  # keeps the captured tensors alive
 
     def __call__(self) -> None:
-        """Do it again."""
+        """Replay the step."""
         self.graph.replay()
 
 
 def capture_step(step: Callable[[], object], *changed: Tensor, warm: int = WARM) -> Callable[[], object]:
-    """`step` as one graph; what it changes and somebody counts on afterwards is `changed`, and is put back.
+    """Capture `step` as one graph; the tensors in `changed` are restored after the warm-up calls.
 
-    The step must not ask the host for anything (no sizes from values, no `.item()`).
+    The step must not synchronise with the host (no data-dependent sizes, no `.item()`).
     """
     if not changed or not changed[0].is_cuda:
         return step
@@ -59,7 +59,7 @@ def capture_step(step: Callable[[], object], *changed: Tensor, warm: int = WARM)
             put_back()
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # Other threads may go on using the device while this one records.
+    # Other threads may use the device during capture.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
     put_back()
@@ -67,7 +67,7 @@ def capture_step(step: Callable[[], object], *changed: Tensor, warm: int = WARM)
 
 
 class AsyncCopy:
-    """A small tensor of the device, copied to the host without waiting; reading it waits for the newest copy."""
+    """Asynchronous copy of a small device tensor to the host; `read` waits for the newest copy."""
 
     def __init__(self, watched: Tensor) -> None:
         self.watched, self.requested = watched, False
@@ -75,24 +75,24 @@ class AsyncCopy:
         self.host = torch.empty_like(watched, device="cpu", pin_memory=watched.is_cuda)
 
     def request(self) -> None:
-        """Copy it behind whatever the device has been told to do so far."""
+        """Enqueue a copy after all work queued so far."""
         self.requested = True
         self.host.copy_(self.watched, non_blocking=True)
         if self.event is not None:
             self.event.record(torch.cuda.current_stream(self.watched.device))
 
     def read(self) -> Tensor:
-        """What was requested last."""
+        """The last requested copy."""
         if self.event is not None:
             self.event.synchronize()
         return self.host
 
 
 def run_steps(step: Callable[[], object], most: int, finished: Tensor | None, every: int = EVERY) -> int:
-    """Call `step` up to `most` times, until soon after `finished` (a bool tensor) is all true; how often it was.
+    """Call `step` up to `most` times, until shortly after `finished` (bool) is all true; returns the number of calls.
 
-    On a GPU what is seen of `finished` is `every` steps old, so that the device always has steps ahead of it; steps
-    after the end must do no harm.
+    On a GPU `finished` is read with a delay of `every` steps, so that the device never idles; extra steps after the
+    end must be harmless.
     """
     if finished is None:
         for _ in range(most):
@@ -113,12 +113,12 @@ def run_steps(step: Callable[[], object], most: int, finished: Tensor | None, ev
 
 
 class DeviceOutputs(NamedTuple):
-    """What sequences generate on the device, by steps that change these tensors in place."""
+    """Outputs of sequences on the device; steps update these tensors in place."""
 
-    tokens: Tensor  # (B,) sampled last, to be run next
-    positions: Tensor  # (B,1) of those
+    tokens: Tensor  # (B,) sampled last, run next
+    positions: Tensor  # (B,1) their positions
     steps: Tensor  # () tokens generated so far
-    generated: Tensor  # (B,N) padding behind the end
+    generated: Tensor  # (B,N) padded after the end
     logprobs: Tensor  # (B,N)
     finished: Tensor  # (B,)
 
@@ -126,7 +126,7 @@ class DeviceOutputs(NamedTuple):
     def start(
         cls, first: Tensor, positions: Tensor, most: int, padding: int, dtype: torch.dtype = torch.float32
     ) -> DeviceOutputs:
-        """Nothing generated yet; `first` (B,) are the last tokens of the prompts, at `positions` (B,)."""
+        """Initial outputs; `first` (B,) are the prompts' last tokens, at `positions` (B,)."""
         batch, device = first.shape[0], first.device
         return cls(
             tokens=first.clone(), positions=positions[:, None].clone(),
@@ -137,7 +137,7 @@ class DeviceOutputs(NamedTuple):
         )  # fmt: skip
 
     def restart(self, first: Tensor, positions: Tensor, padding: int) -> None:
-        """The same tensors, for other prompts."""
+        """Reset the tensors in place for other prompts."""
         for held, new in ((self.tokens, first), (self.positions, positions[:, None])):
             held.copy_(new)
         self.generated.fill_(padding)
@@ -145,7 +145,7 @@ class DeviceOutputs(NamedTuple):
             held.zero_()
 
     def append(self, sampled: Tensor, logprobs: Tensor, ends: Tensor, padding: int) -> None:
-        """One more token of every row; a finished row stays where it is and runs token 0, which nobody sees."""
+        """Append a token to every row; a finished row keeps its position and runs token 0, whose output is ignored."""
         at = self.steps[None]
         self.generated.index_copy_(1, at, torch.where(self.finished, padding, sampled)[:, None])
         self.logprobs.index_copy_(1, at, torch.where(self.finished, 0.0, logprobs)[:, None])
@@ -156,20 +156,20 @@ class DeviceOutputs(NamedTuple):
 
 
 class RecordedStep:
-    """One more token in each of the first `rows` slots of a static cache; its inputs are tensors that stay."""
+    """A captured decode step for the first `rows` slots of a static cache, with fixed input tensors."""
 
     def __init__(self, model: Any, layers: Sequence[LayerState], columns: Tensor, rows: int) -> None:
         self.tokens, self.positions, self.at = (
             torch.zeros(rows, 1, dtype=torch.long, device=columns.device) for _ in range(3)
         )
-        self.logits = torch.empty(0)  # (rows,V), until the next step
+        self.logits = torch.empty(0)  # (rows,V), overwritten by the next step
         caches = [layer.mixer for layer in layers]
         for cache in caches:
             assert isinstance(cache, StaticCache)
             cache.at, cache.rows = self.at, torch.arange(rows, device=columns.device)[:, None]
 
         def step() -> None:
-            # The layers' states are made anew: a pass may note things in them.
+            # Fresh layer states: a pass may modify them.
             state = StaticState(
                 [LayerState(cache) for cache in caches], rows, new_positions=self.positions, columns=columns
             )
@@ -179,7 +179,7 @@ class RecordedStep:
         self.captured = False
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Logits (rows,V) after tokens (rows,); `positions` and `at` say where these are."""
+        """Logits (rows,V) after tokens (rows,) at `positions`, written to the columns `at`."""
         self.tokens[:, 0] = tokens
         if not self.captured:
             self.captured = True
@@ -187,19 +187,20 @@ class RecordedStep:
                 self.step = capture_step(self.step, self.tokens)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError as error:  # it asks the host for something
+            except RuntimeError as error:  # the step synchronises with the host
                 log.warning("decoding steps are not recorded: %s", " ".join(str(error).split())[:200])
         self.step()
         return self.logits
 
 
 def argmax_in_parts(logits: Tensor, parts: int = 64, wide: int = 4096) -> Tensor:
-    """`argmax` over the last axis, the lowest of equals: in two rounds, as one block of a GPU alone would be slow."""
+    """`argmax` over the last axis, ties to the lowest index: in two stages, since one GPU block per row would be
+    slow."""
     if logits.shape[-1] < wide:
         return logits.argmax(-1)
     size = -(-logits.shape[-1] // parts)
     padded = torch.nn.functional.pad(logits, (0, parts * size - logits.shape[-1]), value=-torch.inf)
     split = padded.unflatten(-1, (parts, size))
-    part = split.amax(-1).argmax(-1, keepdim=True)  # (B,1) the first part that holds the largest
+    part = split.amax(-1).argmax(-1, keepdim=True)  # (B,1) the first part with the maximum
     within = split.argmax(-1).gather(-1, part)
     return (part * size + within)[..., 0]

@@ -1,4 +1,4 @@
-"""The plain forward pass of a decoder or encoder-decoder, in two halves: hidden states, then logits of some of them."""
+"""The eager forward pass of a decoder or encoder-decoder in two parts: hidden states, then logits of some of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LanguageModel = ModelModule | Seq2SeqModule  # with a causal decoder and a langu
 
 @dataclass(frozen=True, eq=False)
 class EncoderOutput:
-    """What cross-attention looks at: hidden states (B,S,D) of sources, and which of them are not padding (B,S)."""
+    """The encoder's output for cross-attention: hidden states (B,S,D) and padding mask (B,S)."""
 
     hidden: Tensor
     mask: Tensor | None = None
 
 
 def encode(model: LanguageModel, source: Sequence[int] | EncoderOutput) -> EncoderOutput:
-    """The encoder's output for one source, given as tokens; one that is encoded already stays as it is."""
+    """The encoder's output for one source of tokens; an already encoded one is returned unchanged."""
     if isinstance(source, EncoderOutput):
         return source
     assert isinstance(model, Seq2SeqModule)
@@ -40,9 +40,9 @@ def hidden_states(
     state: State | None = None,
     source: EncoderOutput | None = None,
 ) -> Tensor:
-    """The decoder's output before its head, (B,T,D); logits of a whole prompt would be large, and few are needed.
+    """The decoder's output before its head, (B,T,D); logits are computed separately, since few of a prompt are needed.
 
-    An encoder-decoder looks at `source`, or at the encoder's output that the state holds.
+    An encoder-decoder attends to `source`, or to the encoder's output in the state.
     """
     if isinstance(model, Seq2SeqModule):
         memory, memory_mask = (None, None) if state is None else (state.memory, state.memory_mask)
@@ -68,7 +68,7 @@ def compute_logits(model: LanguageModel, hidden: Tensor) -> Tensor:
 
 
 def decoder_blocks(model: LanguageModel) -> list[Any]:
-    """The decoder's blocks in the order in which they run; with shared layers one runs several times."""
+    """The decoder's blocks in execution order; a shared block occurs several times."""
     stack: Any = (model.decoder if isinstance(model, Seq2SeqModule) else model).stack
     return [stack.blocks[which] for which in stack.order]
 
@@ -80,21 +80,21 @@ def static_caches(model: LanguageModel, rows: int, columns: int) -> list[StaticC
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where its weights are; a model without any computes on the CPU."""
+    """The device of the model's weights; CPU for a model without weights."""
     return next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The precision of its weights, in which its KV cache is held; integers are weights in 8 bits."""
+    """The floating dtype of the weights and KV cache; integer weights are int8-quantised."""
     return next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
 
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without autocast while it lasts: text is decoded in the precision of the weights.
+    """Eval mode without autocast: text is decoded in the precision of the weights.
 
-    KV caches are allocated once, in that precision, and a recorded step would keep the weights as autocast had cast
-    them when it was recorded. For decoding in half precision, cast the model: `model.to(torch.bfloat16)`.
+    KV caches are allocated in that precision, and a captured step would keep the weights as autocast had cast them at
+    capture. For decoding in half precision, cast the model: `model.to(torch.bfloat16)`.
     """
     was_training = model.training
     if was_training:

@@ -1,4 +1,4 @@
-"""Where generation is left to the device: all of it if the host has nothing to decide, else a recorded step a token."""
+"""When generation runs on the device: entirely if sampling needs no host, else one captured step per token."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from anyformer.generation.runners.compiled import Compiled
 from anyformer.generation.runners.device_loop import DeviceLoop, weight_addresses
 from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, device_of
 
-WORTH = 12  # new tokens from which recording a step, which takes four of them, pays
-MOST = 8192  # and up to which there is room for all of them from the start; a longer cache grows as it is filled
-DEVICES = ("cuda",)  # that record
-LEAST = 512  # columns of a kept loop; more are powers of two, so that sequences of different length share a loop
+WORTH = 12  # new tokens from which capturing a step, which costs four of them, pays off
+MOST = 8192  # new tokens up to which the cache is preallocated; a longer cache grows as it is filled
+DEVICES = ("cuda",)  # that support graph capture
+LEAST = 512  # columns of a kept loop; larger sizes are powers of two, so that different lengths share a loop
 KEPT = 4  # loops kept for the next call of a compiled model
 
 
 def uses_graphs(model: LanguageModel | Compiled, new: int) -> bool:
-    """Whether steps are recorded for so many new tokens: on a GPU, in layers with a static cache."""
+    """Whether steps are captured for this many new tokens: on a GPU, if all layers support a static cache."""
     net = model.model if isinstance(model, Compiled) else model
     if new > MOST or (new < WORTH and not isinstance(model, Compiled)):
         return False
@@ -32,7 +32,7 @@ def uses_graphs(model: LanguageModel | Compiled, new: int) -> bool:
 
 
 def needs_host(settings: Generation, inputs: GenerationInputs) -> str | None:
-    """Why a token cannot be sampled without the host, in words, or None."""
+    """Why sampling needs the host, in words, or None."""
     if settings.num_beams > 1:
         return "beam search moves rows"
     if settings.prompt_lookup_num_tokens is not None:
@@ -45,7 +45,7 @@ def needs_host(settings: Generation, inputs: GenerationInputs) -> str | None:
 
 
 def take_loop(model: LanguageModel | Compiled, batch: int, limit: int) -> DeviceLoop:
-    """A loop for so many rows of so many tokens, which is its user's alone until it is given back."""
+    """Take a loop for this many rows and tokens, for exclusive use until it is given back."""
     if not isinstance(model, Compiled):
         return DeviceLoop(model, batch, limit)
     most, _ = max_positions(model.spec)
@@ -62,7 +62,7 @@ def take_loop(model: LanguageModel | Compiled, batch: int, limit: int) -> Device
 
 
 def give_loop(model: Compiled, loop: DeviceLoop) -> None:
-    """Back for the next call."""
+    """Return a loop for the next call."""
     model.idle[:] = [*model.idle, loop][-KEPT:]
 
 
@@ -74,7 +74,7 @@ def start_loop(
     padding: int,
     chunk: int | None,
 ) -> None:
-    """Prefill `copies` of each prompt, but for their last tokens."""
+    """Prefill `copies` of each prompt, except for their last tokens."""
     if sources:
         masks = [source.mask for source in sources if source.mask is not None]
         loop.set_source(
@@ -90,7 +90,7 @@ def start_loop(
 
 
 def generate_on_device(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> Generated:
-    """What `generate` returns, without the host."""
+    """`generate` entirely on the device."""
     copies = settings.num_return_sequences
     loop = take_loop(model, len(inputs.ids) * copies, inputs.longest + inputs.new)
     sources = inputs.encode_sources(model) if isinstance(model.spec, Seq2Seq) else []

@@ -1,6 +1,6 @@
-"""What the compiler is told about a step. In that of one row, linear maps take norm, activation and sum along.
+"""Compiler passes for decode steps. For one row, linear layers are fused with norm, activation and residual.
 
-The passes work on the graph of torch's own functions, before anything is taken apart, so they know layers by name.
+The passes run on the pre-grad graph of torch functions, before decomposition, so they can match layers by function.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from torch.nn import functional as F
 LINEAR = F.linear
 NORMS: dict[Any, str] = {torch.rms_norm: "rms", F.rms_norm: "rms", F.layer_norm: "layer"}
 ACTS: dict[Any, str] = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", torch._C._nn.gelu: "gelu", F.silu: "silu"}
-WORDS = 8192  # rows of weights that are a vocabulary
+WORDS = 8192  # output features from which a linear layer is taken to be the vocabulary projection
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A change whose results the compiler may keep on disk: they hold as long as this file is what it is."""
+    """A graph pass with a uuid, so that the compiler can cache its results until this file changes."""
 
     change: Callable[[fx.Graph], None]
 
     def __call__(self, graph: fx.Graph) -> None:
-        """Make it."""
+        """Apply the pass."""
         self.change(graph)
 
     def uuid(self) -> str:
-        """What results are known by."""
+        """The cache key."""
         return f"{self.change.__name__} {sha256(Path(__file__).read_bytes()).hexdigest()}"
 
 
 def split_biases(graph: fx.Graph) -> None:
-    """Add each bias after its product: for one row the compiler then writes both as one sum over weights.
+    """Split each bias from its matmul: for one row the compiler then generates one fused reduction.
 
-    Left together they are one call of a library, made for large matrices and followed by nothing it could take along.
+    Together they would be one library call, made for large matrices, which cannot be fused with what follows.
     """
     for node in list(graph.nodes):
         if node.target is not LINEAR:
@@ -57,9 +57,9 @@ def split_biases(graph: fx.Graph) -> None:
 
 
 def transpose_heads(graph: fx.Graph) -> None:
-    """Scores of words (B,1,V) the other way round where V is odd, as GPT-2's 50,257: as rows of B they lie even.
+    """Compute logits (B,1,V) transposed if V is odd, as GPT-2's 50,257, so that rows of length B are aligned.
 
-    Libraries read and write eight numbers at a time, and have only slow products for rows that do not fit.
+    Libraries read and write eight numbers at a time, and only have slow kernels for unaligned rows.
     """
     for node in list(graph.nodes):
         x, weight, bias = (
@@ -79,8 +79,8 @@ def transpose_heads(graph: fx.Graph) -> None:
 
 
 def fuse_rows(graph: fx.Graph) -> None:
-    """Put `row_linear` (kernels/row.py) in the place of every linear map of one row and of what surrounds it."""
-    from anyformer.kernels import row  # noqa: F401  the operation must be known before it is named
+    """Replace every linear layer of one row and its surrounding operations by `row_linear` (kernels/row.py)."""
+    from anyformer.kernels import row  # noqa: F401  registers the operation
 
     remove_dropout(graph)
     for node in list(graph.nodes):
@@ -91,7 +91,7 @@ def fuse_rows(graph: fx.Graph) -> None:
 
 
 def fuse_cache_write(graph: fx.Graph, node: fx.Node) -> None:
-    """Let attention over a static cache write the newest key and value itself, as `StaticCache.update` would."""
+    """Fuse the cache write of `StaticCache.update` into attention over the static cache."""
     q, keys, values, index, *rest = node.args
     example = example_of(q)
     if example is None or example.shape[2] != 1:
@@ -110,7 +110,7 @@ def fuse_cache_write(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def find_cache_write(buffer: Any, index: Any) -> fx.Node | None:
-    """The one place where a buffer is written: `buffer[rows, :, at] = new.transpose(1, 2)`, `at` being what is read."""
+    """The only write to a buffer: `buffer[rows, :, at] = new.transpose(1, 2)`, where `at` is the index that is read."""
     puts = [user for user in buffer.users if user.target is operator.setitem and user.args[0] is buffer]
     if len(puts) != 1 or not isinstance(puts[0].args[1], tuple) or len(puts[0].args[1]) != 3:
         return None
@@ -121,7 +121,7 @@ def find_cache_write(buffer: Any, index: Any) -> fx.Node | None:
 
 
 def remove_dropout(graph: fx.Graph) -> None:
-    """Dropout at rest changes nothing, and stands between layers that belong together."""
+    """Remove inactive dropout, which would prevent fusion."""
     for node in list(graph.nodes):
         if node.target is F.dropout and call_arguments(node, "input", "p", "training")[2] is False:
             node.replace_all_uses_with(node.args[0])
@@ -129,7 +129,7 @@ def remove_dropout(graph: fx.Graph) -> None:
 
 
 def fuse_linear(graph: fx.Graph, node: fx.Node) -> None:
-    """One linear map, if it is of one row, with its surroundings."""
+    """Fuse one linear layer, if it has one row, with its surrounding operations."""
     x, weight, bias = call_arguments(node, "input", "weight", "bias")
     held, row = example_of(weight), example_of(x)
     if held is None or row is None or row.numel() != held.shape[-1] or held.dtype not in TYPES:
@@ -173,19 +173,19 @@ def fuse_linear(graph: fx.Graph, node: fx.Node) -> None:
     fused.meta = dict(last.meta)
     last.replace_all_uses_with(fused)
     for old in reversed(gone):
-        if not old.users:  # a norm may still serve another map
+        if not old.users:  # a norm may have other users
             graph.erase_node(old)
 
 
 def find_activation(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
-    """The activation behind a map."""
+    """The activation that follows a linear layer."""
     user = only_user(node)
     act = None if user is None else activation_name(user)
     return None if user is None or act is None else ([user], act, False)
 
 
 def find_gate(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
-    """act(gate) * value of neighbouring outputs, as feeds/mlp.py writes it."""
+    """act(gate) * value of interleaved outputs, as in feeds/mlp.py."""
     pairs = only_user(node)
     if pairs is None or pairs.target != "unflatten" or tuple(pairs.args[1:]) != (-1, (-1, 2)):
         return None
@@ -221,6 +221,6 @@ def call_arguments(node: fx.Node, *names: str) -> list[Any]:
 
 
 def example_of(node: Any) -> Tensor | None:
-    """The example of a node's tensor that the compiler carries along."""
+    """The fake example tensor of a node."""
     example = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     return example if isinstance(example, Tensor) else None
