@@ -1,1 +1,1 @@
-"""A model at work: predictor, predictions and evaluation, for training, serving, estimators and commands alike."""
+"""Inference: predictor, predictions and evaluation, for training, serving, estimators and commands."""

@@ -1,4 +1,4 @@
-"""Decoding settings: those of a model folder, and those of a call on top of them."""
+"""Decoding settings: a model folder's defaults, overridden by a call's."""
 
 from __future__ import annotations
 

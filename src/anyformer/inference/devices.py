@@ -8,7 +8,7 @@ from anyformer.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """A device by name; auto takes the first accelerator there is."""
+    """A device by name; auto takes the first available accelerator."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -25,7 +25,7 @@ def evaluate_run(
     folder: Path, files: list[Path], *, device: str, batch_size: int, log: Log,
     threshold: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Metrics of a model on files with known answers, or on the run's own test (else validation) rows."""
+    """Metrics of a model on labelled files, or on the run's own test (else validation) rows."""
     predictor = load(folder, device=device)
     predictor = predictor if threshold is None else predictor.with_threshold(threshold)
     preprocess = predictor.preprocess
@@ -45,7 +45,7 @@ def evaluate_files(
     predictor: Predictor, files: list[Path], *, settings: Data, batch_size: int, log: Log,
     metric: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Metrics of a model on files with known answers."""
+    """Metrics of a model on labelled files."""
     assert predictor.preprocess is not None
     task, evaluator = find(predictor.preprocess.task), evaluator_for(predictor, batch_size=batch_size)
     answers = task.evaluate_files(evaluator, predictor, files, log)
@@ -66,7 +66,7 @@ def evaluate_files(
 
 
 def metrics_with_interval(task: Task, answers: Answers, metric: str | None) -> dict[str, Any]:
-    """All metrics, and the interval of `metric`, or of the main one, where it is known."""
+    """All metrics, and the confidence interval of `metric`, or of the main one, if known."""
     found, interval = task.all_metrics(answers), task.find_interval(answers, metric)
     if interval is None:
         return dict(found)
@@ -74,12 +74,12 @@ def metrics_with_interval(task: Task, answers: Answers, metric: str | None) -> d
 
 
 def metric_of(folder: Path) -> str | None:
-    """The metric that a run was asked to be chosen by, where it was."""
+    """A run's configured selection metric, if any."""
     return RunFolder(folder).config().training.metric if (folder / CONFIG_FILE).is_file() else None
 
 
 def no_answer(found: Answers, predictor: Predictor, where: str) -> UserError:
-    """No row can be evaluated: the first answer in the file beside those that training had."""
+    """The error if no row can be evaluated, with the first target value of the file."""
     target = predictor.preprocess.target if predictor.preprocess else None
     cell = found.examples.cells(0).get(target.names[0]) if target else None
     if cell is None or cell == "" or predictor.labels is None:
@@ -89,7 +89,7 @@ def no_answer(found: Answers, predictor: Predictor, where: str) -> UserError:
 
 
 def only(found: Answers, rows: np.ndarray) -> Answers:
-    """The answers of some rows."""
+    """The answers of a subset of rows."""
     if rows.all():
         return found
     names = ("truth", "predicted", "probability", "logits", "losses", "groups")
@@ -99,17 +99,17 @@ def only(found: Answers, rows: np.ndarray) -> Answers:
 
 
 def settings_of(folder: Path) -> Data:
-    """How a run's files were read, for files like them; what a model folder does not say is looked for."""
+    """The data settings of a run, to read similar files; defaults for a model folder."""
     if not (folder / CONFIG_FILE).is_file():
         return Data()
     config = RunFolder(folder).config()
-    # Of tagged words the target names the column of the file that the tags stand in.
+    # For tagged words the target is the file's column with the tags.
     target = config.data.target if find(config.task).origin == "sentences" else None
     return Data(format=config.data.format, target=target)
 
 
 def own_rows(folder: Path) -> tuple[str, Examples]:
-    """The rows a run kept aside."""
+    """A run's held-out rows."""
     opened = reopen(RunFolder.open(folder).cache)
     if opened is None:
         raise UserError("the run's own data is not there", where=str(folder), fix="give a file to evaluate")

@@ -1,4 +1,4 @@
-"""Texts that a model of spans has filled in: each span after the sentinel that it stands for (T5)."""
+"""Output of a span-denoising model (T5): each span after its sentinel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 
 
 def has_sentinels(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether a prompt has gaps that are marked by sentinels, as `<extra_id_0>`."""
+    """Whether a prompt contains sentinels such as `<extra_id_0>`."""
     return not set(sentinels_of(tokenizer)).isdisjoint(tokenizer.encode(text))
 
 
 def decode_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The text of ids in which sentinels are kept, other special tokens are not: without them spans run together."""
+    """Decode ids, keeping sentinels but no other special tokens: without sentinels spans would run together."""
     marks, parts, start = set(sentinels_of(tokenizer)), [], 0
     for at, token in enumerate([*ids, None]):
         if token is None or token in marks:

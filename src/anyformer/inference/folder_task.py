@@ -1,4 +1,4 @@
-"""What somebody else's folder is there to answer, where its head says it: a span head answers questions."""
+"""The task of an imported folder, inferred from its head: a span head means question answering."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.tokenizers.tokenizer import Tokenizer
 
-LENGTH, STRIDE, ANSWER = 384, 128, 30  # tokens of a window, shared by two windows, and of an answer: as SQuAD's authors
+LENGTH, STRIDE, ANSWER = 384, 128, 30  # tokens of a window, of the overlap and of an answer, as in SQuAD
 
 
 def preprocess_of(opened: Opened, tokenizer: Tokenizer | None) -> Preprocess | None:
-    """Rows as a folder that was not made here reads them: questions about contexts. None where only texts are known."""
+    """Preprocessing for an imported question-answering folder; None for others."""
     spec = opened.spec
     if tokenizer is None or not isinstance(spec, Model) or not isinstance(spec.head, Span):
         return None

@@ -1,4 +1,4 @@
-"""What `Predictor.generate` hands to the decoder: prompts as tensors, the network of a draft, grammars."""
+"""Inputs of `Predictor.generate` for the decoder: prompts as tensors, the draft's network, guides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Prompt = str | Sequence[str] | Tensor  # a text, several texts, or ids (B,T)
 
 
 def generation_inputs(predictor: Predictor, prompt: Prompt | None, image: Any) -> tuple[Any, Any, int]:
-    """The prompt as the model reads it, its mask (None: no padding), and how many prompts it holds."""
+    """The prompts as model input, their padding mask (None: no padding), and their number."""
     if predictor.reads_images():
         return image_inputs(predictor, prompt, image)
     if image is not None:
@@ -38,7 +38,7 @@ def generation_inputs(predictor: Predictor, prompt: Prompt | None, image: Any) -
 
 
 def image_inputs(predictor: Predictor, prompt: Prompt | None, image: Any) -> tuple[Any, Any, int]:
-    """Images, each with its text, as the encoder reads them; one text may go with several images."""
+    """Images with their texts as encoder input; one text may apply to several images."""
     from anyformer.inference.predict import encoder_inputs
 
     if image is None or isinstance(prompt, Tensor):
@@ -57,7 +57,7 @@ def image_inputs(predictor: Predictor, prompt: Prompt | None, image: Any) -> tup
 
 
 def draft_network(draft: Any, tokenizer: Tokenizer | None) -> Any:
-    """The network of a draft, which must have the model's own `tokenizer`; anything but a predictor is passed on."""
+    """The network of a draft predictor, which must have the same tokenizer; anything else is returned unchanged."""
     from anyformer.inference.predictor import Predictor
 
     if not isinstance(draft, Predictor):
@@ -72,7 +72,7 @@ def draft_network(draft: Any, tokenizer: Tokenizer | None) -> Any:
 def make_guides(
     predictor: Predictor, settings: Generation, prompts: int, json_schema: Any = None, regex: str | None = None
 ) -> list[Guide | None] | None:
-    """One guide for each text to be generated, from a JSON schema or a pattern; None where neither is given."""
+    """One guide per output, from a JSON schema or a pattern; None if neither is given."""
     if json_schema is None and regex is None:
         return None
     if json_schema is not None and regex is not None:

@@ -1,4 +1,4 @@
-"""`anyformer.load`: a folder opened as a `Predictor`, the model with all around it."""
+"""`anyformer.load`: open a folder as a `Predictor`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def load(
     dtype: torch.dtype | None = None,
     adapter: str | Path | None = None,
 ) -> Predictor:
-    """Open a run (its best checkpoint), an anyformer or a Hugging Face folder; nothing is downloaded, no code is run.
+    """Open a run (its best checkpoint), an anyformer or a Hugging Face folder; downloads nothing, runs no folder code.
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
-    `adapter` is a LoRA folder, of a run here or of peft, that is merged into the weights; given as `folder` itself, it
-    is opened on the model that it was trained on.
+    `adapter` is a LoRA folder, from a run here or from peft, to merge into the weights; given as `folder` itself, it
+    is loaded with its base model.
     """
     path, place = Path(folder), pick_device(device)
     if adapter is not None:
@@ -73,7 +73,7 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
 
 
 def image_steps(path: Path, opened: Opened) -> ImageSteps | None:
-    """What happens to images before the model sees them, as a file of its own says, or timm's config.json."""
+    """Image preprocessing, from preprocessor_config.json or timm's config.json."""
     images = inside(path, IMAGES_FILE)
     if images.is_file():
         return ImageSteps.from_dict(read_json(images))
@@ -84,7 +84,7 @@ def image_steps(path: Path, opened: Opened) -> ImageSteps | None:
 
 
 def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:
-    """The classes that a folder names, and its preprocessing where the model was trained here on columns."""
+    """A folder's class names, and its preprocessing if the model was trained here on columns."""
     kept = inside(path, LABELS_FILE)
     found = read_json(kept) if kept.is_file() else {}
     if found.get("type") == "Preprocess":
@@ -99,7 +99,7 @@ def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:
 
 
 def add_adapter(base: Predictor, folder: Path) -> Predictor:
-    """A model with a LoRA adapter merged into its weights, and the adapter's own labels and columns."""
+    """A model with a LoRA adapter merged, and the adapter's own labels and columns."""
     if not folder.is_dir() or not is_adapter(folder):
         raise UserError("no adapter found", where=str(folder), fix="give a folder with adapter_config.json")
     labels, preprocess = read_labels(folder)
@@ -108,9 +108,9 @@ def add_adapter(base: Predictor, folder: Path) -> Predictor:
 
 
 def best_of(folder: Path) -> Path:
-    """The best checkpoint inside a run's folder; any other folder is returned as it is."""
+    """The best checkpoint of a run's folder; any other folder is returned unchanged."""
     if not (folder / "run.json").is_file():
         return folder
-    from anyformer.training.run.folder import RunFolder  # other people's folders need nothing of it
+    from anyformer.training.run.folder import RunFolder  # only runs need it
 
     return RunFolder.open(folder).best()

@@ -1,7 +1,7 @@
-"""A trained model's answers on new rows: files, tables, or rows of Python and JSON, all read by one rule.
+"""Predictions on new rows: files, tables, or rows of Python and JSON, all parsed by the same rules.
 
-One answer a row, in their order. A row that cannot be read is an error that names it, unless such rows are to be
-skipped: then they have no answer, and it is told which they are. Rows that are in memory already touch no disk.
+One answer per row, in order. A row that cannot be parsed is an error that names it, unless such rows are skipped: then
+they have no answer, and are reported. Rows in memory are not written to disk.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ logger = logging.getLogger("anyformer")
 
 @dataclass
 class PredictedRows:
-    """Answers to the rows that could be read, and what became of the others."""
+    """Answers to the valid rows, and errors of the others."""
 
-    frame: Frame  # all rows as they came
-    answers: Answers | None  # None where no row could be read
-    rows: np.ndarray  # numbers of the rows that are answered
-    cut: np.ndarray  # which of those had a text longer than the model takes
-    bad: dict[int, UserError]  # the other rows, each with what is wrong with it
+    frame: Frame  # all input rows
+    answers: Answers | None  # None if no row is valid
+    rows: np.ndarray  # numbers of the answered rows
+    cut: np.ndarray  # which of those had a truncated text
+    bad: dict[int, UserError]  # the other rows with their errors
     counts: ColumnCounts
 
     def aligned(self, values: Sequence[Any]) -> list[Any]:
-        """Values of the answered rows with None in the place of the others."""
+        """Values for all rows, None for those without an answer."""
         found: list[Any] = [None] * len(self.frame)
         for row, value in zip(self.rows.tolist(), values, strict=True):
             found[row] = value
@@ -55,7 +55,7 @@ class PredictedRows:
 
 
 def answer(predictor: Predictor, source: Any, *, batch_size: int = 32) -> Answers:
-    """Answers to all rows of files, a table or a list, every one of which must be read."""
+    """Answers to all rows of files, a table or a list; every row must be valid."""
     found = predict_rows(predictor, source, batch_size=batch_size)
     assert found.answers is not None and predictor.preprocess is not None
     warn_cut(found, predictor.preprocess)
@@ -65,7 +65,7 @@ def answer(predictor: Predictor, source: Any, *, batch_size: int = 32) -> Answer
 def predict_values(
     predictor: Predictor, source: Any, *, batch_size: int, on_bad_rows: OnBadRows = "error"
 ) -> list[Any]:
-    """What `predict` gives: one answer a row, as a person would write it, None for a row that is skipped."""
+    """The result of `predict`: one readable answer per row, None for a skipped row."""
     assert predictor.preprocess is not None
     task = find(predictor.preprocess.task)
     own = task.predict(predictor, source, batch_size=batch_size, on_bad_rows=on_bad_rows)
@@ -93,7 +93,7 @@ def probabilities(
 
 
 def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
-    """Say which texts were longer than the model takes."""
+    """Log which texts were truncated."""
     if found.cut.any():
         rows = found.rows[found.cut]
         logger.warning(f"cut      {some(len(rows), 'row')} at {preprocess.length} tokens: rows {ranges(rows.tolist())}")
@@ -103,7 +103,7 @@ def predict_rows(
     predictor: Predictor, source: Any, *, batch_size: int = 32, settings: Data | None = None, log: Log | None = None,
     with_truth: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> PredictedRows:  # fmt: skip
-    """Answers to every row, and what is to be known of the rows. `with_truth`: the true answers must be there too."""
+    """Answers to every row, with the rows' status. `with_truth` requires the true targets too."""
     if on_bad_rows not in ON_BAD_ROWS:
         raise UserError(f"{on_bad_rows!r} says nothing about bad rows", where="on_bad_rows",
                         fix=did_you_mean(str(on_bad_rows), ON_BAD_ROWS))  # fmt: skip
@@ -141,14 +141,14 @@ def predict_rows(
 
 
 def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, batch_size: int) -> PredictedRows:
-    """Answers to examples that a task made of a whole table, such as windows of a series, to be evaluated."""
+    """Answers to examples that a task derives from a whole table, such as windows of a series, for evaluation."""
     answers = evaluator_for(predictor, batch_size=batch_size)(predictor.model, examples)
     count = len(answers.truth)
     return PredictedRows(frame, answers, np.arange(count), np.zeros(count, bool), {}, ColumnCounts(count))
 
 
 def evaluator_for(predictor: Predictor, *, batch_size: int) -> Evaluator:
-    """What asks a trained model about examples, by the objective it was trained with where that is known."""
+    """The evaluator of a trained model, with its training objective if known."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     task = find(preprocess.task)
@@ -160,14 +160,14 @@ def answer_rows(
     predictor: Predictor, new: NewRows, frame: Frame, cache: Path | None = None, *, batch_size: int = 32,
     on_bad_rows: OnBadRows = "skip",
 ) -> PredictedRows:  # fmt: skip
-    """Answers to rows that have been read; arrays are in the folder `cache`, or in memory where there is none."""
+    """Answers to parsed rows; arrays are in the folder `cache`, or in memory if None."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
     bad = dict(sorted((counts.unread | new.bad).items()))
     if on_bad_rows == "error":  # before the model does any work
         report_bad({row: with_place(error, frame, row) for row, error in bad.items()}, on_bad_rows, silence)
-    for error in new.bad.values():  # an empty cell stands for it, which is told as what it is
+    for error in new.bad.values():  # its cell is empty in the frame; report it as bad, not as missing
         if counts.missing.get(error.where):
             counts.missing[error.where] -= 1
     good = np.array([row for row in range(len(frame)) if row not in bad], np.int64)
@@ -181,7 +181,7 @@ def answer_rows(
 
 
 def encoder_inputs(predictor: Predictor, rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any]:
-    """What the encoder of a model that writes text reads of some rows, and its mask; every row must be read."""
+    """Encoder inputs and padding mask of some rows for a text-generating model; every row must be valid."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     new = parse_rows(rows, preprocess)
@@ -193,7 +193,7 @@ def encoder_inputs(predictor: Predictor, rows: Sequence[Mapping[str, Any]]) -> t
 
 
 def check_target(frame: Frame, preprocess: Preprocess) -> None:
-    """A file without the target column cannot be evaluated."""
+    """Reject a file without the target column."""
     lost = [name for name in (preprocess.target.names if preprocess.target else ()) if name not in frame.names]
     if lost:
         where = frame.sources[0].name if frame.sources else "data"
@@ -203,7 +203,7 @@ def check_target(frame: Frame, preprocess: Preprocess) -> None:
 
 
 def counts_in_words(counts: ColumnCounts, preprocess: Preprocess) -> list[str]:
-    """What was cut, missing or unknown in new rows."""
+    """Log lines on truncated, missing and unknown values in new rows."""
     lines = []
     if counts.cut:
         lines.append(f"cut      {some(counts.cut, 'row')} at {preprocess.length} tokens")

@@ -1,4 +1,4 @@
-"""Prediction files: the input rows, with what the model says of them beside."""
+"""Prediction files: the input rows with the model's columns added."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def predict_files(
     run: Path, files: list[Path], out: Path | None, *, device: str, batch_size: int, as_json: bool,
     log: Log, on_bad_rows: OnBadRows = "error", threshold: float | None = None,
 ) -> str | None:  # fmt: skip
-    """Write predictions to `out`, or give them as text where there is none."""
+    """Write predictions to `out`, or return them as text if it is None."""
     check_place(out)
     if out is not None and out.exists():
         raise UserError("the file is there and is not overwritten", where=str(out), fix="give a new name")
@@ -45,7 +45,7 @@ def predict_files(
     task = find(preprocess.task)
     if out is not None and out.suffix in task.own_suffixes:
         return write_or_return(task.prediction_file(predictor, files, out.suffix), out)
-    if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts go to any name: new.de
+    if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts may have any: new.de
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     with told_how_to_skip():
         table = task.prediction_table(
@@ -65,7 +65,7 @@ def predict_files(
 
 @contextmanager
 def told_how_to_skip() -> Iterator[None]:
-    """A row that cannot be read as it stands in its file: here the way to leave it out is an option."""
+    """For a bad row of a file, suggest the command-line option to skip it."""
     try:
         yield
     except UserError as error:
@@ -76,7 +76,7 @@ def told_how_to_skip() -> Iterator[None]:
 
 
 def write_or_return(data: bytes, out: Path | None) -> str | None:
-    """Text where there is no file to write; a file is there whole or not at all."""
+    """Return text if there is no file; write a file atomically."""
     if out is None:
         return data.decode("utf-8")
     with writing(out, len(data)):
@@ -118,7 +118,7 @@ def encode_table(table: Any, suffix: str) -> bytes:
 
 
 def with_answers(found: PredictedRows, task: Task) -> Any:
-    """The rows as they were, then the model's columns, empty where a row was skipped."""
+    """The input rows plus the model's columns, empty for skipped rows."""
     import pyarrow as pa
 
     assert found.answers is not None
@@ -133,7 +133,7 @@ def with_answers(found: PredictedRows, task: Task) -> Any:
 
 
 def names_beside(names: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """Names for the columns of a file beside ours: one that we need makes way, under a name that nobody has.
+    """Names for a file's columns beside ours: a conflicting one is renamed to an unused name.
 
     >>> names_beside(["text", "prediction"], ["prediction", "cut"])
     ['text', 'prediction_before']
@@ -154,7 +154,7 @@ def names_beside(names: Sequence[str], ours: Sequence[str]) -> list[str]:
 
 
 def check_place(out: Path | None) -> None:
-    """Refuse a place that cannot be written to before the work is done."""
+    """Reject an output path that cannot be written, before any work."""
     if out is not None:
         check_output_name(out, "--out")
     if out is not None and out.is_dir():

@@ -1,4 +1,4 @@
-"""A model with all around it: tokenizer, labels, preprocessing, decoding settings. What `anyformer.load` gives."""
+"""`Predictor`: a model with its tokenizer, labels, preprocessing and decoding settings, as returned by `load`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Predictor:
-    """Text, images or ids in; text, labels, vectors or log-probabilities out."""
+    """Takes text, images, ids or rows; returns text, labels, embeddings or log-probabilities."""
 
     opened: Opened
     tokenizer: Tokenizer | None = None
     labels: list[str] | None = None
     images: ImageSteps | None = None
     defaults: Generation = Generation()  # noqa: RUF009 - frozen
-    objective: Objective | None = None  # what a run was trained for, with its settings; None: not known
-    preprocess: Preprocess | None = None  # how rows become inputs, of a model trained here on a table of columns
+    objective: Objective | None = None  # the training objective of a run; None if unknown
+    preprocess: Preprocess | None = None  # from rows to inputs, for a model trained here
 
     @property
     def model(self) -> Any:
@@ -72,15 +72,17 @@ class Predictor:
         regex: str | None = None,
         **settings: Any,
     ) -> Any:
-        """Continue (or, for an encoder-decoder, answer) a text, several texts, or a tensor of ids (B,T).
+        """Generate from a text, several texts, or a tensor of ids (B,T).
 
-        A model that reads images is given one, or a list, as `image` (a path, the bytes of a file, or pixels), and
-        what is asked about it as `text`, which is the prompt by another name.
+        A model that reads images takes one, or a list, as `image` (a path, the bytes of a file, or pixels), and the
+        text
+        about it as `text`, an alias of `prompt`.
 
-        Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
-        list, ids give ids with the prompt included, as transformers does. `run_generation` gives everything.
-        `draft`, a smaller model of the same vocabulary or "int8" for this one in 8 bits, makes it faster and changes
-        nothing. `json_schema` or `regex` is what every text must obey.
+        Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text returns a text, a list
+        a
+        list, ids return ids including the prompt, as in transformers. `run_generation` returns all details.
+        `draft`, a smaller model with the same vocabulary or "int8" for this one quantised, is for speculative decoding,
+        which does not change the output. `json_schema` or `regex` constrains every output.
         """
         if prompt is not None and text is not None:
             raise UserError("both a prompt and a text are given", where="generate", fix="give one: they are the same")
@@ -107,7 +109,7 @@ class Predictor:
         json_schema: Any = None,
         regex: str | None = None,
     ) -> Generated:
-        """`generate` with everything that decoding knows: ids, log-probabilities, finish reasons."""
+        """`generate` with all details: ids, log-probabilities, finish reasons."""
         if self.head_kind() is not LM:
             raise UserError(
                 "this model has no language-model head",
@@ -123,7 +125,7 @@ class Predictor:
         )  # fmt: skip
 
     def reads_images(self) -> bool:
-        """Whether it writes text about images."""
+        """Whether it generates text from images."""
         kept = self.preprocess
         return kept is not None and kept.writes_text and any(column.is_image for column in kept.columns or ())
 
@@ -136,7 +138,7 @@ class Predictor:
         return self.require_tokenizer().encode(text)
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
-        """The text that token ids stand for, without special tokens; of the language written, for a translator."""
+        """Decode token ids without special tokens; a translator uses its target tokenizer."""
         tokenizer = self.require_tokenizer().target if isinstance(self.spec, Seq2Seq) else self.require_tokenizer()
         return tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
 
@@ -150,7 +152,7 @@ class Predictor:
     # ------------------------------------------------------------ images
 
     def generate_images(self, labels: Sequence[str], *, seed: int = 0) -> np.ndarray:
-        """One image for each class named, (N,H,W,3) or (N,H,W) in 0 to 255; image n is that of the seed `seed` + n."""
+        """One image per label, (N,H,W,3) or (N,H,W) in 0 to 255; image n uses the seed `seed` + n."""
         if not isinstance(self.spec, SAGAN):
             raise UserError("this model draws no images", fix="open a model trained with --task adversarial")
         rows = [{"label": label, "seed": seed + number} for number, label in enumerate(labels)]
@@ -162,9 +164,9 @@ class Predictor:
     def predict_proba(
         self, rows: Any, *, batch_size: int = 32, on_bad_rows: Literal["error", "skip"] = "error"
     ) -> Tensor:
-        """Probabilities (rows, classes) of a classifier; of each label on its own where a row may have several.
+        """Class probabilities (rows, classes); independent per label for a multi-label model.
 
-        Rows are as for `predict`; one that is skipped has nan.
+        Rows are as for `predict`; a skipped row has nan.
         """
         if self.has_columns():
             from anyformer.inference.predict import probabilities
@@ -176,11 +178,12 @@ class Predictor:
 
     @torch.inference_mode()
     def predict(self, rows: Any, *, batch_size: int = 32, on_bad_rows: Literal["error", "skip"] = "error") -> list[Any]:
-        """One answer a row, in their order: a label, a list of tags, a number, a text, objects or a forecast.
+        """One answer per row, in order: a label, a list of tags, a number, a text, objects or a forecast.
 
-        A model trained on columns takes rows as dictionaries, a table, a DataFrame or a path; one that reads a single
-        column also takes its cells bare. A row that cannot be read is an error that names it; with `on_bad_rows`
-        "skip" its answer is None, and the log says which rows those are.
+        A model trained on columns takes rows as dictionaries, a table, a DataFrame or a path; with a single input
+        column
+        also bare cells. An invalid row is an error that names it; with `on_bad_rows` "skip" its answer is None, and it
+        is logged.
         """
         if self.answers_rows():
             from anyformer.inference.predict import predict_values
@@ -198,21 +201,21 @@ class Predictor:
         return [self.label(i) for i in best]
 
     def tags(self, rows: Sequence[Any]) -> Iterator[list[str]]:
-        """The label of every token, text by text."""
+        """The label of every token, per text."""
         ids, mask = self.tokens(rows)
         best = self.model(ids, mask=mask).logits.argmax(-1)
         for row, real in zip(best, mask, strict=True):
             yield [self.label(i) for i in row[real].tolist()]
 
     def label(self, index: int) -> str:
-        """The name of a class, or its number where it has none."""
+        """The name of a class, or its number if it has none."""
         return str(index) if self.labels is None or index >= len(self.labels) else self.labels[index]
 
     @torch.inference_mode()
     def embed(self, rows: Sequence[Any], *, pool: str = "mean", normalise: bool = True, batch_size: int = 32) -> Tensor:
-        """One vector a row: the masked mean (or first token) of the last layer, of length 1 unless told otherwise.
+        """One embedding per row: the masked mean (or first token) of the last layer, L2-normalised by default.
 
-        A row is a text, a list of token ids, or what the model sees as an image.
+        A row is a text, a list of token ids, or an image.
         """
         vectors = []
         for part in self.parts(rows, batch_size):
@@ -229,7 +232,7 @@ class Predictor:
         return torch.cat(vectors).cpu()
 
     def every_token(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The last layer's vectors (B,T,D) of all tokens, also those that the head does not read."""
+        """The last hidden states (B,T,D) of all tokens, including those that the head does not read."""
         model = self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model
         hidden: Tensor = (model.before_head if isinstance(model, ModelModule) else model)(inputs, mask=mask).hidden
         return hidden
@@ -245,19 +248,19 @@ class Predictor:
         return self.model(ids, mask=mask)
 
     def shifted(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What the decoder of a model that writes nothing reads: the source itself behind the first token."""
+        """Decoder input of a non-generating encoder-decoder: the source shifted right after the start token."""
         start = self.defaults.decoder_start_token_id
         if start is None:
             raise no_start_token("config.json", "add it")
         return torch.cat([ids.new_full((len(ids), 1), start), ids[:, :-1]], 1), mask
 
     def pixels(self, rows: Sequence[Any]) -> Tensor:
-        """Images as the model sees them."""
+        """Preprocessed images."""
         assert self.images is not None
         return self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
 
     def tokens(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""
+        """Texts, pairs of texts, or lists of token ids, as ids (B,T) and padding mask (B,T)."""
         if isinstance(rows[0], list) and self.tokenizer is None:
             return pad_ids(list(rows), 0, side="right", device=self.device)
         tokenizer = self.require_tokenizer()
@@ -271,7 +274,7 @@ class Predictor:
             yield rows[start : start + size]
 
     def listed(self, rows: Any) -> list[Any]:
-        """Texts, lists of token ids or images as a list; anything that is not a list of rows is refused."""
+        """Validate rows as a list of texts, lists of token ids or images."""
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
             raise UserError("rows are a list, one entry an input", fix="write predict([text])")
         found = [row.tolist() if isinstance(row, Tensor) and self.images is None else row for row in rows]
@@ -280,11 +283,11 @@ class Predictor:
         return found
 
     def has_columns(self) -> bool:
-        """Whether it was trained on columns, so that rows go through the preprocessing fitted then."""
+        """Whether it was trained on columns, so that rows need the fitted preprocessing."""
         return self.preprocess is not None and self.preprocess.columns is not None
 
     def answers_rows(self) -> bool:
-        """Whether its task answers new rows, given as columns or as bare texts."""
+        """Whether its task predicts new rows, given as columns or bare texts."""
         if self.preprocess is None:
             return False
         from anyformer.tasks import find
@@ -292,18 +295,18 @@ class Predictor:
         return self.has_columns() or find(self.preprocess.task).answers_texts
 
     def head_kind(self) -> type | None:
-        """The type of the head's settings; None where the network has no head."""
+        """The class of the head's spec; None without a head."""
         head = self.spec.head if isinstance(self.spec, Model | Seq2Seq) else None
         return None if head is None else type(head)
 
     def require_tokenizer(self) -> Tokenizer:
-        """The tokenizer; an error where there is none."""
+        """The tokenizer; an error if there is none."""
         if self.tokenizer is None:
             raise UserError("the folder has no tokenizer", fix="give ids as a tensor, or add tokenizer.json")
         return self.tokenizer
 
     def words(self) -> Tokenizer:
-        """The old name of `require_tokenizer`."""
+        """Deprecated alias of `require_tokenizer`."""
         warnings.warn("Predictor.words is called require_tokenizer since 0.2.0", FutureWarning, stacklevel=2)
         return self.require_tokenizer()
 
@@ -314,7 +317,7 @@ class Predictor:
         return replace(self, preprocess=self.preprocess.replace(calibration=calibration))
 
     def with_threshold(self, threshold: float) -> Predictor:
-        """The same model answering yes from this probability on: of two classes the second, of a set each label."""
+        """The same model with another decision threshold for the second of two classes, or for each label."""
         from anyformer.tasks import find
 
         if self.preprocess is None or not find(self.preprocess.task).has_threshold(self.preprocess):
@@ -326,19 +329,19 @@ class Predictor:
     # ------------------------------------------------------------ saving
 
     def save(self, folder: str | Path) -> Path:
-        """Write our own folder: anyformer.json, model.safetensors, and what stands around the model."""
+        """Write an anyformer folder: anyformer.json, model.safetensors, tokenizer and preprocessing."""
         return save_predictor(self, folder)
 
     def export(self, folder: str | Path, to: str = "hf") -> Path:
-        """Write a folder for others: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
+        """Export a folder: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
         return export_predictor(self, folder, to)
 
     def networks(self) -> dict[str, Any]:
-        """The networks that an export writes, by subfolder; "" is the folder itself."""
+        """The networks to export, by subfolder; "" is the folder itself."""
         if isinstance(self.model, ElectraModule):
             return {"": self.model.discriminator, "generator": self.model.generator_alone()}
         return {"": self.model}
 
     def save_around(self, folder: Path) -> None:
-        """Write what stands beside the weights: tokenizer, image preprocessing and decoding settings."""
+        """Write the files beside the weights: tokenizer, image preprocessing and decoding settings."""
         save_around(self, folder)

@@ -1,4 +1,4 @@
-"""Questions for a language model: rows of a table with their choices, and prompts made of them by a template."""
+"""Evaluation questions for a language model: table rows with choices, and prompts made from them by a template."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ QUESTIONS = ("question", "text", "prompt", "input")
 ANSWERS = ("answer", "label", "target", "answerkey")
 CHOICES = ("choices", "choices.text", "options")
 CHOICE = re.compile(r"choice_?([a-z0-9])$")
-BETWEEN = "|"  # choices of a cell that is a text
-MOST_LABELS = 50  # different answers that are still choices, where no column names them
+BETWEEN = "|"  # separator of choices in a text cell
+MOST_LABELS = 50  # most distinct answers that are used as choices without a choices column
 FIELD = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A question with its answer; `choices` are what may be answered, none where that is anything."""
+    """A question with its answer; `choices` is empty for free-form answers."""
 
     place: str
-    cells: Mapping[str, str]  # what a template may name, the question under "question"
+    cells: Mapping[str, str]  # template fields, with the question as "question"
     answer: str
     choices: tuple[str, ...] = ()
 
     @property
     def right(self) -> int:
-        """Which of the choices is the answer."""
+        """Index of the right choice."""
         return self.choices.index(self.answer)
 
 
 @dataclass(frozen=True)
 class Template:
-    """How a row becomes text: what stands before its answer, and what ends an example."""
+    """A prompt template: the text before the answer, and the end of an example."""
 
     before: str
     after: str
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        r"""A template as typed, in which \n and \t are a line break and a tab.
+        r"""Parse a template as typed, in which \n and \t are a line break and a tab.
 
         >>> Template.parse(r"Q: {question}\nA: {answer}\n")
         Template(before='Q: {question}\nA: ', after='\n')
@@ -66,7 +66,7 @@ class Template:
         return cls(before, after)
 
     def prompt(self, row: PromptRow) -> str:
-        """A row up to its answer."""
+        """A row without its answer."""
 
         def fill(match: re.Match[str]) -> str:
             if match[1] not in row.cells:
@@ -85,7 +85,7 @@ class Template:
 
 
 def read_prompt_rows(paths: Sequence[Path], *, choose: bool) -> list[PromptRow]:
-    """The rows of tables; with `choose` each has choices: its own, or all answers of the files."""
+    """Read rows of tables; with `choose` each has choices: its own, or all answers of the files."""
     with scratch_folder() as cache:
         frame = gather(list(paths), "table", Data(), cache).frame
         question, answer = column_named(frame, QUESTIONS, "a question"), column_named(frame, ANSWERS, "an answer")
@@ -115,7 +115,7 @@ def column_named(frame: Frame, names: Sequence[str], what: str) -> str:
 
 
 def own_choices(frame: Frame) -> list[tuple[str, ...]] | None:
-    """The choices of every row: lists in one column, or a column for each of them; None where no column has any."""
+    """The choices of every row: lists in one column, or one column per choice; None if there are none."""
     name = next((name for name in frame.names if name.lower() in CHOICES), None)
     if name is not None:
         return [tuple(split_choices(cell)) for cell in frame.column(name).to_pylist()]
@@ -127,7 +127,7 @@ def own_choices(frame: Frame) -> list[tuple[str, ...]] | None:
 
 
 def split_choices(cell: Any) -> list[str]:
-    """A list, a list as JSON writes it, or texts with | between them."""
+    """Parse a list, a JSON list, or texts separated by |."""
     if isinstance(cell, str):
         try:
             read = json.loads(cell) if cell.lstrip().startswith("[") else None
@@ -138,7 +138,7 @@ def split_choices(cell: Any) -> list[str]:
 
 
 def pick_answer(cell: str, choices: Sequence[str], place: str) -> str:
-    """The answer as one of the choices: written out, by its letter (A is the first), or by its number from 0."""
+    """Resolve an answer to a choice: by its text, its letter (A is the first), or its number from 0."""
     text = cell.strip()
     if not choices or text in choices:
         return text
@@ -151,7 +151,7 @@ def pick_answer(cell: str, choices: Sequence[str], place: str) -> str:
 
 
 def majority(rows: Sequence[PromptRow]) -> tuple[float, str]:
-    """The accuracy of the same answer to all, and which it is: a label, or the place among each row's own choices."""
+    """Majority baseline: the accuracy of the most frequent answer, or position among the choices, and its name."""
     if len({row.choices for row in rows}) == 1:
         answer, count = Counter(row.answer for row in rows).most_common(1)[0]
         return count / len(rows), f"always {answer!r}"
@@ -160,6 +160,6 @@ def majority(rows: Sequence[PromptRow]) -> tuple[float, str]:
 
 
 def draw_examples(rows: int, row: int | None, shots: int, seed: int) -> np.ndarray:
-    """Which of `rows` are examples, never `row` itself; fewer shots have the first of those that more shots have."""
+    """Draw few-shot examples, never `row` itself; fewer shots use a prefix of those for more shots."""
     order = np.random.default_rng((seed, rows if row is None else row)).permutation(rows)
     return order[order != row][:shots]

@@ -1,4 +1,4 @@
-"""Writing a model with all around it: our own folder, Hugging Face's, ONNX."""
+"""Saving and exporting a predictor: anyformer folder, Hugging Face, ONNX."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("anyformer")
 
 
 def save_predictor(predictor: Predictor, folder: str | Path) -> Path:
-    """Write our own folder: anyformer.json, model.safetensors, and what stands around the model."""
+    """Write an anyformer folder: anyformer.json, model.safetensors, tokenizer and preprocessing."""
     check_whole(predictor.model, folder)
     with new_folder(folder, needed=bytes_of(predictor.model)) as path:
         save_own(path, predictor.spec, predictor.model)
@@ -42,7 +42,7 @@ def save_predictor(predictor: Predictor, folder: str | Path) -> Path:
 
 
 def export_predictor(predictor: Predictor, folder: str | Path, to: str = "hf") -> Path:
-    """Write a folder for others: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
+    """Export a folder: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
     if to not in ("hf", "onnx"):
         raise UserError(f"unknown format {to!r}", where="export", fix='use "hf" or "onnx"')
     check_whole(predictor.model, folder)
@@ -58,13 +58,13 @@ def export_predictor(predictor: Predictor, folder: str | Path, to: str = "hf") -
 
 
 def export_hf(predictor: Predictor, folder: Path) -> None:
-    """Write what transformers opens into an empty folder."""
+    """Write the files that transformers opens into an empty folder."""
     named = {} if predictor.labels is None else {
         "id2label": {str(i): name for i, name in enumerate(predictor.labels)},
         "label2id": {name: i for i, name in enumerate(predictor.labels)},
     }  # fmt: skip
     config = hf_config(predictor) | dict(predictor.opened.config) | named
-    if isinstance(predictor.model, ElectraModule):  # a narrow generator could as well be a BERT
+    if isinstance(predictor.model, ElectraModule):  # a narrow generator would look like a BERT
         config |= {"model_type": "electra"}
     for name, model in predictor.networks().items():
         save_foreign(folder / name, model.spec, model, config=config)
@@ -72,7 +72,7 @@ def export_hf(predictor: Predictor, folder: Path) -> None:
 
 
 def hf_config(predictor: Predictor) -> dict[str, Any]:
-    """Ids and lengths for the config.json of a model trained here; without them transformers would assume its own."""
+    """Token ids and lengths for config.json; without them transformers would use its defaults."""
     if predictor.opened.family is not None or predictor.tokenizer is None:
         return {}
     tokenizer = predictor.tokenizer
@@ -83,13 +83,13 @@ def hf_config(predictor: Predictor) -> dict[str, Any]:
     }
     if predictor.preprocess is not None and predictor.preprocess.length is not None:
         found["max_position_embeddings"] = predictor.preprocess.length
-    if predictor.defaults.decoder_start_token_id is not None:  # by which their losses shift the targets
+    if predictor.defaults.decoder_start_token_id is not None:  # transformers shifts targets by it
         found["decoder_start_token_id"] = predictor.defaults.decoder_start_token_id
     return found
 
 
 def save_around(predictor: Predictor, folder: Path) -> None:
-    """Write what stands beside the weights: tokenizer, image preprocessing and decoding settings."""
+    """Write the files beside the weights: tokenizer, image preprocessing and decoding settings."""
     if predictor.tokenizer is not None:
         predictor.tokenizer.save(folder)
     if predictor.images is not None:
@@ -102,9 +102,9 @@ def save_around(predictor: Predictor, folder: Path) -> None:
 
 
 def with_calibrated_logits(predictor: Predictor) -> Predictor:
-    """The same model with its temperature folded into its logits, for formats that know no temperature.
+    """Fold the calibration temperature into the logits, for formats without a temperature.
 
-    The last linear layer is copied and its weights divided by the temperature. A threshold is left out.
+    The last linear layer is copied and its weights divided by the temperature. A threshold cannot be exported.
     """
     fitted = None if predictor.preprocess is None else predictor.preprocess.calibration
     if fitted is None:
@@ -126,7 +126,7 @@ def with_calibrated_logits(predictor: Predictor) -> Predictor:
 
 
 def scaled_linear(layer: LinearLayer, factor: Tensor) -> LinearLayer:
-    """A copy of a linear layer with its outputs multiplied by a factor, one for all or one for each."""
+    """A copy of a linear layer with its outputs scaled, by one factor or one per output."""
     made = copy.deepcopy(layer)
     with torch.no_grad():
         factor = factor.to(made.weight)

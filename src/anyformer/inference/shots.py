@@ -1,7 +1,7 @@
-"""Zero- and few-shot prompting: how often a language model answers right, by how many examples it is shown.
+"""Zero- and few-shot evaluation: accuracy of a language model by number of examples in the prompt.
 
-A prompt is some examples and a question, written by one template. Choices are scored by the log-likelihood of each in
-the place of the answer; without choices the model writes, and what it writes must be the answer.
+A prompt is some examples and a question, formatted by one template. Choices are scored by the log-likelihood of each as
+the answer; without choices the model generates, and the output must equal the answer.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from anyformer.log import Log, silence
 By = Literal["choice", "generate"]
 Normalise = Literal["sum", "token", "byte"]
 RESAMPLES, INTERVAL = 1000, 0.95
-WRITTEN_BEYOND = 4  # tokens that may be written beyond the longest answer
+WRITTEN_BEYOND = 4  # tokens generated beyond the longest answer
 
 
 @dataclass(frozen=True)
 class ShotSettings:
-    """How a model is asked."""
+    """Settings of a few-shot evaluation."""
 
     shots: tuple[int, ...]
     template: str = TEMPLATE
     by: By = "choice"
-    normalise: Normalise = "sum"  # choices by log-likelihood: as it is, by token, or by byte of the choice
+    normalise: Normalise = "sum"  # log-likelihood of a choice: the sum, per token, or per byte
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,30 +58,30 @@ class ShotSettings:
 
 @dataclass(frozen=True)
 class ShotScore:
-    """What a number of examples comes to."""
+    """The result for one number of examples."""
 
     shots: int
     accuracy: float
-    low: float  # of the 95 % interval, by resampling the rows
+    low: float  # of the 95 % bootstrap interval
     high: float
     rows: int
-    dropped: int  # examples that prompts had no room for
-    left_out: int  # rows that did not fit even without examples
+    dropped: int  # examples that did not fit
+    left_out: int  # rows that did not fit without examples
 
 
 @dataclass
 class ShotReport:
-    """The table, and what each row was answered."""
+    """The results, with the answer to each row."""
 
     scores: list[ShotScore]
     majority: float
     majority_name: str
-    chance: float | None  # of choosing at random
+    chance: float | None  # accuracy of random choices
     settings: ShotSettings
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """The table for people."""
+        """The table as text lines."""
         found = ["shots  accuracy  95 % interval    rows"]
         for one in self.scores:
             more = f"   {one.dropped:,} examples dropped: no room" if one.dropped else ""
@@ -90,7 +90,7 @@ class ShotReport:
         return found if self.chance is None else [*found, f"chance   {self.chance:.4f}"]
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it, without the single answers."""
+        """JSON data without the single answers."""
         settings = asdict(self.settings) | {"shots": list(self.settings.shots)}
         return {"scores": [asdict(one) for one in self.scores], "majority": self.majority, "chance": self.chance,
                 "settings": settings}  # fmt: skip
@@ -100,7 +100,7 @@ def evaluate_shots(
     folder: Path, files: Sequence[Path], settings: ShotSettings, *, examples: Path | None, out: Path | None,
     device: str, batch_size: int, log: Log,
 ) -> ShotReport:  # fmt: skip
-    """The table of a model folder or run on files of questions, also written to `out`."""
+    """Evaluate a model folder or run on files of questions; the table is also written to `out`."""
     check_out(out)
     template = Template.parse(settings.template)
     rows = read_prompt_rows(files, choose=settings.by == "choice")
@@ -120,7 +120,7 @@ def evaluate_shots(
 
 
 def how(settings: ShotSettings) -> str:
-    """How an answer is found, in words."""
+    """A description of how answers are determined."""
     if settings.by == "generate":
         return "written greedily, right where the first line is the answer"
     by = {"sum": "its log-likelihood", "token": "its log-likelihood a token", "byte": "its log-likelihood a byte"}
@@ -140,7 +140,7 @@ def ask(
     predictor: Predictor, rows: Sequence[PromptRow], shown: Sequence[PromptRow] | None, template: Template,
     settings: ShotSettings, *, batch_size: int, log: Log = silence,
 ) -> ShotReport:  # fmt: skip
-    """All rows with each number of examples; those come from `shown`, or from the other rows."""
+    """Evaluate all rows with each number of examples, drawn from `shown` or from the other rows."""
     writer = PromptWriter(predictor, template, rows, shown, settings.seed, answer_room(predictor, rows))
     answer = choose if settings.by == "choice" else write
     scores, answers = [], []
@@ -174,12 +174,12 @@ def first_long(rows: Sequence[PromptRow], prompts: Sequence[Prompt]) -> str:
 
 
 def most_frequent_share(rows: Sequence[PromptRow]) -> float:
-    """The share of the most frequent answer."""
+    """The frequency of the most frequent answer."""
     return float(np.unique([row.answer for row in rows], return_counts=True)[1].max() / len(rows))
 
 
 def bootstrap(right: np.ndarray, seed: int) -> tuple[float, float]:
-    """The middle 95 % of the accuracies of rows drawn anew with return."""
+    """The 95 % bootstrap interval of the accuracy."""
     draws = np.random.default_rng(seed).integers(len(right), size=(RESAMPLES, len(right)))
     low, high = np.quantile(right[draws].mean(1), [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     return float(low), float(high)
@@ -190,14 +190,14 @@ def bootstrap(right: np.ndarray, seed: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt and how many examples it holds; no text where even the question does not fit."""
+    """A prompt and its number of examples; text is None if even the question does not fit."""
 
     text: str | None
     shots: int
 
 
 class PromptWriter:
-    """Writes prompts that leave the model room for an answer; examples that do not fit are dropped, the first first."""
+    """Builds prompts that leave room for an answer; examples that do not fit are dropped from the front."""
 
     def __init__(
         self, predictor: Predictor, template: Template, rows: Sequence[PromptRow], shown: Sequence[PromptRow] | None,
@@ -208,11 +208,11 @@ class PromptWriter:
         )  # fmt: skip
         limits = [prompt_limit(predictor), None if predictor.preprocess is None else predictor.preprocess.length]
         known = [limit for limit in limits if limit is not None]
-        free = 0 if isinstance(predictor.spec, Seq2Seq) else kept_free  # its answers have positions of their own
+        free = 0 if isinstance(predictor.spec, Seq2Seq) else kept_free  # the decoder has its own positions
         self.room = min(known) - free if known else None
 
     def prompt(self, row: int, shots: int) -> Prompt:
-        """The prompt of a row with as many of the examples as there is room for."""
+        """The prompt of a row with as many of the examples as fit."""
         source = self.rows if self.shown is None else self.shown
         drawn = draw_examples(len(source), row if self.shown is None else None, shots, self.seed)
         examples = [self.template.example(source[at]) for at in drawn]
@@ -225,13 +225,13 @@ class PromptWriter:
 
 
 def prompt_limit(predictor: Predictor) -> int | None:
-    """Tokens that a prompt may have: the positions of the encoder, where there is one."""
+    """Maximal prompt tokens: the encoder's positions, if there is one."""
     spec = predictor.spec
     return spec.encoder.embed.limit if isinstance(spec, Seq2Seq) else room_of(predictor.model)
 
 
 def answer_room(predictor: Predictor, rows: Sequence[PromptRow]) -> int:
-    """Tokens of the longest answer or choice."""
+    """Number of tokens of the longest answer or choice."""
     tokenizer = predictor.require_tokenizer().target
     different = {text for row in rows for text in (*row.choices, row.answer)}
     return max(len(tokenizer.encode(f" {text}", special=False)) for text in different) + 1
@@ -243,7 +243,7 @@ def answer_room(predictor: Predictor, rows: Sequence[PromptRow]) -> int:
 def choose(
     predictor: Predictor, rows: Sequence[PromptRow], prompts: Sequence[str], settings: ShotSettings, batch_size: int
 ) -> list[str]:
-    """The likeliest choice of each row."""
+    """The most likely choice of each row."""
     wanted, owners = [], []
     for at, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
         wanted += continuations(predictor, prompt, row.choices)
@@ -261,10 +261,10 @@ def choose(
 
 
 def continuations(predictor: Predictor, prompt: str, choices: Sequence[str]) -> list[Continuation]:
-    """The tokens of each choice behind a prompt.
+    """The tokens of each choice after a prompt.
 
-    A blank at the end of the prompt belongs to the choice, as most tokenizers have it. Where the first letters of a
-    choice change how the end of the prompt is cut into tokens, all choices are scored from before that place.
+    A trailing space of the prompt is moved to the choice, as most tokenizers expect. If a choice changes the
+    tokenization of the prompt's end, all choices are scored from before that point.
     """
     tokenizer = predictor.require_tokenizer()
     if isinstance(predictor.spec, Seq2Seq):
@@ -278,14 +278,14 @@ def continuations(predictor: Predictor, prompt: str, choices: Sequence[str]) -> 
     read = tokenizer.encode(bare)
     whole = [tokenizer.encode(prompt + choice) for choice in choices]
     shared = min(common_length(read, ids) for ids in whole)
-    if not shared:  # nothing stands before the choice: the model's own beginning does
+    if not shared:  # empty prefix: use the model's start token
         begin = next((one for one in (tokenizer.bos, tokenizer.eos, tokenizer.pad) if one is not None), 0)
         return [Continuation((begin,), tuple(ids)) for ids in whole]
     return [Continuation(tuple(ids[:shared]), tuple(ids[shared:])) for ids in whole]
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with in common; the last of the other is always left to be scored."""
+    """Length of the common prefix; at least the last token of `other` is left to be scored."""
     equal = 0
     while equal < min(len(one), len(other) - 1) and one[equal] == other[equal]:
         equal += 1
@@ -295,7 +295,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 def write(
     predictor: Predictor, rows: Sequence[PromptRow], prompts: Sequence[str], settings: ShotSettings, batch_size: int
 ) -> list[str]:
-    """What the model writes in the place of each answer, up to the end of the line or of an example."""
+    """The model's greedy output for each answer, up to the end of the line or example."""
     after = Template.parse(settings.template).after
     end = after.strip() or after[:1] or "\n"
     tokens = answer_room(predictor, rows) + WRITTEN_BEYOND
@@ -322,7 +322,7 @@ def check_out(out: Path | None) -> None:
 
 
 def encode_report(report: ShotReport, suffix: str) -> bytes:
-    """The table as CSV, or with every answer as JSON."""
+    """The table as CSV, or as JSON with every answer."""
     if suffix == ".json":
         return (json.dumps(report.facts() | {"answers": report.answers}, ensure_ascii=False, indent=1) + "\n").encode()
     sink = io.StringIO(newline="")

@@ -53,7 +53,7 @@ SAID = {404: "there is nothing at this path", 405: "this path does not know that
 
 @dataclass
 class AppState:
-    """What the routes share."""
+    """State shared by the routes."""
 
     served: ServedModel
     engine: Engine
@@ -66,28 +66,28 @@ class AppState:
 
     @property
     def mailbox(self) -> Mailbox:
-        """The mailbox of the running loop."""
+        """The mailbox of the running event loop."""
         if self.mail is None:
             self.mail = Mailbox(asyncio.get_running_loop())
         return self.mail
 
     def check_open(self) -> None:
-        """Whether new work is taken."""
+        """Raise 503 while the server is shutting down."""
         if self.draining:
             raise service_unavailable("the server is shutting down", "shutting_down", 5)
 
     async def call(self, request: Request, what: What | UserError, rows: list[Any]) -> list[Any]:
-        """Answers of the engine to rows."""
+        """Process rows by the engine."""
         return await called(request, self.engine, self.mailbox, self.limits, what, rows)
 
 
 def make_app(served: ServedModel, engine: Engine, limits: Limits) -> Starlette:
-    """All routes over one model; the engine has been started."""
+    """The application for one model; the engine must be running."""
     state = AppState(served, engine, limits, Metrics(engine), Abilities(served.predictor))
     state.look = LookRoute(state)
     app = Starlette(
         routes=[
-            # A model's name may hold a slash.
+            # A model's name may contain a slash.
             *(
                 Route(
                     path.path.replace("{model}", "{model:path}"), guard_route(path.answer, state), methods=[path.method]
@@ -111,7 +111,7 @@ Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
 def guard_route(function: Handler, state: AppState) -> Callable[[Request], Awaitable[Response]]:
-    """A route that answers with a refusal whatever error a request brings about."""
+    """Wrap a route so that every exception becomes an error response."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -126,7 +126,7 @@ def guard_route(function: Handler, state: AppState) -> Callable[[Request], Await
 
 
 async def handle_starlette_error(request: Request, error: Exception) -> Response:
-    """What starlette itself refuses: unknown paths and methods."""
+    """Starlette's own errors: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     return HTTPError(
         error.status_code, SAID.get(error.status_code, str(error.detail)), headers=error.headers
@@ -134,12 +134,12 @@ async def handle_starlette_error(request: Request, error: Exception) -> Response
 
 
 async def handle_http_error(request: Request, error: Exception) -> Response:
-    """A refusal raised outside a route."""
+    """An HTTP error raised outside a route."""
     return to_http_error(error).response()
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Our bug; its words stay in the log."""
+    """An unexpected error; its message is only logged."""
     return to_http_error(error).response()
 
 
@@ -147,18 +147,18 @@ async def handle_error(request: Request, error: Exception) -> Response:
 
 
 async def models(request: Request, state: AppState) -> Response:
-    """The one model there is."""
+    """List the served model."""
     return json_response({"object": "list", "data": [state.served.card()]})
 
 
 async def model(request: Request, state: AppState) -> Response:
-    """A model by its name."""
+    """Get a model by name."""
     state.served.check_name(request.path_params["model"])
     return json_response(state.served.card())
 
 
 async def completions(request: Request, state: AppState) -> Response:
-    """Continuations of prompts."""
+    """Create completions of prompts."""
     state.check_open()
     asked = read(CompletionRequest, await read_body(request, state.limits))
     pending = await build_completion(state.served, state.limits, asked, client_of(request), state.engine.check_room)
@@ -168,7 +168,7 @@ async def completions(request: Request, state: AppState) -> Response:
 
 
 async def chat(request: Request, state: AppState) -> Response:
-    """Answers to a conversation."""
+    """Create chat completions."""
     state.check_open()
     asked = read(ChatRequest, await read_body(request, state.limits))
     pending = await build_chat(state.served, state.limits, asked, client_of(request), state.engine.check_room)
@@ -180,7 +180,7 @@ async def chat(request: Request, state: AppState) -> Response:
 def respond(
     state: AppState, pending: PendingResponse, form: CompletionFormat | ChatFormat, asked: GenerationRequest
 ) -> GenerationResponse:
-    """The response that submits the sequences and sends what comes of them."""
+    """The response that submits the sequences and sends their output."""
 
     def keep() -> None:
         if asked.look and state.look is not None:
@@ -190,19 +190,19 @@ def respond(
 
 
 def wants_usage(asked: GenerationRequest) -> bool:
-    """Whether a stream ends with its usage."""
+    """Whether a stream ends with a usage event."""
     if asked.stream_options is not None and not asked.stream:
         raise HTTPError(400, "stream_options needs stream true", param="stream_options")
     return asked.stream_options is not None and asked.stream_options.include_usage
 
 
 def client_of(request: Request) -> str:
-    """Whose work waits for whose: the address."""
+    """The client's address, by which requests are queued fairly."""
     return request.client.host if request.client is not None else ""
 
 
 async def embeddings(request: Request, state: AppState) -> Response:
-    """Vectors of texts."""
+    """Create embeddings."""
     state.check_open()
     asked = read(EmbeddingRequest, await read_body(request, state.limits))
     state.served.check_name(asked.model)
@@ -216,7 +216,7 @@ async def embeddings(request: Request, state: AppState) -> Response:
 
 
 async def list_response(state: AppState, data: Iterable[Any], more: dict[str, Any] | None = None) -> Response:
-    """A list of answers, written beside the event loop."""
+    """A list response, serialised outside the event loop."""
 
     def write() -> bytes:
         head = to_json({"object": "list", "model": state.served.name} | (more or {}))
@@ -226,7 +226,7 @@ async def list_response(state: AppState, data: Iterable[Any], more: dict[str, An
 
 
 async def predict(request: Request, state: AppState) -> Response:
-    """Labels, numbers, tags or objects of rows."""
+    """Predict labels, numbers, tags or objects for rows."""
     state.check_open()
     asked = read(PredictRequest, await read_body(request, state.limits))
     state.served.check_name(asked.model)
@@ -235,12 +235,12 @@ async def predict(request: Request, state: AppState) -> Response:
 
 
 async def live(request: Request, state: AppState) -> Response:
-    """The process answers."""
+    """Liveness: the process responds."""
     return json_response({"status": "live"})
 
 
 async def ready(request: Request, state: AppState) -> Response:
-    """Whether work sent now would be done."""
+    """Readiness: requests sent now would be processed."""
     if state.draining:
         raise service_unavailable("the server is shutting down", "shutting_down", 5)
     if state.engine.stuck_for > state.limits.stuck:
@@ -249,7 +249,7 @@ async def ready(request: Request, state: AppState) -> Response:
 
 
 async def metrics(request: Request, state: AppState) -> Response:
-    """Counts for Prometheus."""
+    """Metrics for Prometheus."""
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -258,8 +258,8 @@ async def openapi(request: Request, state: AppState) -> Response:
     return json_response(describe(PATHS, state.served.name))
 
 
-WRONG = (400, 401, 421)  # for every path but the one that is open to all
-READ = (408, 413, 415)  # for every path that has a body
+WRONG = (400, 401, 421)  # for every path that needs a key
+READ = (408, 413, 415)  # for every path with a request body
 NOT_NOW = (429, 503)
 STREAM = "text/event-stream"
 PATHS = (

@@ -1,4 +1,4 @@
-"""Rows in, answers out: /v1/embeddings and /v1/predict by way of the engine, which joins rows of many clients."""
+"""/v1/embeddings and /v1/predict through the engine, which batches rows of many clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ What = Callable[[list[Any]], Sequence[Any]]
 
 
 class Abilities:
-    """What a model can do with rows; made once, so that rows of several clients meet in one function."""
+    """The row functions of a model; created once, so that rows of several clients share one function and batch."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predict = attempt(predict_what, predictor)
@@ -33,7 +33,7 @@ class Abilities:
 
 
 def attempt(make: Callable[[Predictor], What], predictor: Predictor) -> What | UserError:
-    """The function, or why there is none."""
+    """The function, or the error why the model has none."""
     try:
         return make(predictor)
     except UserError as error:
@@ -43,7 +43,7 @@ def attempt(make: Callable[[Predictor], What], predictor: Predictor) -> What | U
 async def called(
     request: Request, engine: Engine, mailbox: Mailbox, limits: Limits, what: What | UserError, rows: list[Any]
 ) -> list[Any]:
-    """Answers to rows; a client that leaves has cancelled them."""
+    """Process rows; if the client disconnects they are cancelled."""
     if isinstance(what, UserError):
         raise HTTPError(400, what.line, code="unsupported")
     box = Box(mailbox)
@@ -76,7 +76,7 @@ async def called(
 
 
 def checked(answers: list[Any], field: str) -> list[Any]:
-    """The answers; the first row that could not be answered is a refusal that names it."""
+    """The answers; the first invalid row raises an error that names it."""
     wrong = first_wrong(answers)
     if wrong is not None:
         told = wrong.inside(field)
@@ -85,5 +85,5 @@ def checked(answers: list[Any], field: str) -> list[Any]:
 
 
 def packed(vector: Sequence[float]) -> str:
-    """A vector as the openai package asks for it."""
+    """A vector as base64 of little-endian float32, as the openai package requests it."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,4 +1,4 @@
-"""A conversation as the text a model reads: by the folder's own template, or in a plain form of ours."""
+"""Chat templates: the folder's own, or a plain built-in one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from anyformer.extras import require
 from anyformer.safe_files import inside, read_json
 
 LONGEST = 262_144  # characters of a template
-MOST = 1_000_000  # characters it may write
+MOST = 1_000_000  # characters it may render
 SECONDS = 1.0
 MEMORY = 512 * 1024 * 1024
-START = 20.0  # seconds until the process is there
+START = 20.0  # seconds for the process to start
 WORKER = Path(__file__).with_name("template_worker.py")
 BROKEN = "the chat template could not be rendered"
 
@@ -32,30 +32,30 @@ Check = Callable[[str], None]
 
 
 def anything(text: str) -> None:
-    """Any text will do."""
+    """Accept any text."""
 
 
 class ChatTemplate(Protocol):
-    """How a conversation becomes text."""
+    """Renders a conversation as a prompt."""
 
     name: str  # "folder" or "plain"
-    stops: tuple[str, ...]  # texts that end an answer
+    stops: tuple[str, ...]  # stop strings
 
     def text(self, messages: Sequence[Turn]) -> str:
-        """The text up to where the assistant's answer begins."""
+        """The prompt, up to the start of the assistant's reply."""
 
     def ids(self, tokenizer: Tokenizer, messages: Sequence[Turn], check: Check = anything) -> list[int]:
-        """Its tokens; `check` sees the text before it is cut into them.
+        """The prompt's tokens; `check` gets the text before tokenization.
 
-        Nothing that a message says is a special token: a turn ends where the form ends it.
+        Message content never becomes special tokens: only the template can end a turn.
         """
 
     def close(self) -> None:
-        """No more conversations."""
+        """Release resources."""
 
 
 class PlainTemplate:
-    """`user: ...` line by line, for models that know no other; an answer ends where the user would speak again.
+    """`user: ...` line by line, for models without a template; a reply ends before the next user line.
 
     >>> PlainTemplate().text([{"role": "user", "content": "Hello"}])
     'user: Hello\\nassistant:'
@@ -65,12 +65,12 @@ class PlainTemplate:
     stops: tuple[str, ...] = ("\nuser:", "\nsystem:")
 
     def text(self, messages: Sequence[Turn]) -> str:
-        """One line a turn, then the assistant's name."""
+        """One line per turn, then the assistant's name."""
         said = [f"{'system' if turn['role'] == 'developer' else turn['role']}: {turn['content']}" for turn in messages]
         return "\n".join([*said, "assistant:"])
 
     def ids(self, tokenizer: Tokenizer, messages: Sequence[Turn], check: Check = anything) -> list[int]:
-        """Tokens as of any text; special ones that are written out in it are plain text."""
+        """Tokens of the text; spelled-out special tokens are treated as plain text."""
         text = self.text(messages)
         check(text)
         return tokenizer.encode(text, safe=True)
@@ -80,7 +80,7 @@ class PlainTemplate:
 
 
 class FolderTemplate:
-    """The template of a model's folder, rendered by a process of its own that is ended when it takes too long."""
+    """The template of a model's folder, rendered in a subprocess that is killed on timeout."""
 
     name = "folder"
     stops: tuple[str, ...] = ()
@@ -97,8 +97,8 @@ class FolderTemplate:
             self.start()
 
     def text(self, messages: Sequence[Turn], *, add_generation_prompt: bool = True) -> str:
-        """The rendered conversation; `UserError` in the template's own words where it refuses."""
-        # Templates know the older of the two names.
+        """The rendered conversation; if the template raises an exception, a `UserError` with its message."""
+        # Templates only know the older role name.
         turns = [dict(turn) | ({"role": "system"} if turn["role"] == "developer" else {}) for turn in messages]
         given = self.special | {"messages": turns, "tools": None, "documents": None,
                                 "add_generation_prompt": add_generation_prompt}  # fmt: skip
@@ -109,11 +109,12 @@ class FolderTemplate:
             return self.ask(given, self.seconds)["text"]
 
     def ids(self, tokenizer: Tokenizer, messages: Sequence[Turn], check: Check = anything) -> list[int]:
-        """Tokens of the rendered conversation, as transformers cuts it, unless a message forges special tokens.
+        """Tokens of the rendered conversation, as in transformers, unless a message contains forged special tokens.
 
-        Rendered once more with other characters in place of all that could begin or end a special token inside a
-        message, only the template's own special tokens are left. Where the first text holds others, they are forged:
-        then the second one counts, its special tokens by their ids, and all between them as plain text.
+        The conversation is rendered a second time with placeholders for all message characters that could begin or end
+        a special token, so that only the template's own special tokens are left. If the first rendering has others,
+        they
+        are forged: then the second one is used, with its special tokens by id and everything between as plain text.
         """
         text = self.text(messages)
         check(text)
@@ -137,7 +138,7 @@ class FolderTemplate:
         return found
 
     def start(self) -> None:
-        """A fresh process that has compiled the template."""
+        """Start a process and have it compile the template."""
         require("jinja2", "a chat template needs")
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -151,7 +152,7 @@ class FolderTemplate:
             raise
 
     def ask(self, given: Any, seconds: float) -> dict[str, str]:
-        """One line there, unless there is nothing to say, and one back; a process that is late with it is ended."""
+        """Send one line, if any, and read one back; on timeout the process is killed."""
         process = self.process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
@@ -170,7 +171,7 @@ class FolderTemplate:
         return reply
 
     def end(self) -> None:
-        """End the process; the next conversation starts another."""
+        """Kill the process; the next conversation starts a new one."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
@@ -180,13 +181,13 @@ class FolderTemplate:
                 pipe.close()
 
     def close(self) -> None:
-        """End the process for good."""
+        """Kill the process."""
         with self.lock:
             self.end()
 
 
 def placeholder_tokens(special: Iterable[str], written: str, template: str) -> dict[int, str]:
-    """Characters of private use for those of the messages with which a special token could begin or end.
+    """Private-use characters for all characters with which a special token could begin or end.
 
     >>> placeholder_tokens(["</s>"], "a < b", "")
     {60: '\\U000f0000'}
@@ -199,7 +200,7 @@ def placeholder_tokens(special: Iterable[str], written: str, template: str) -> d
 
 
 def exchange(process: subprocess.Popen[bytes], line: bytes, seconds: float, most: int) -> dict[str, str]:
-    """Write a line and read one, both within a time."""
+    """Write a line and read one, within the timeout."""
     assert process.stdin is not None and process.stdout is not None
     out, back = process.stdin.fileno(), process.stdout.fileno()
     os.set_blocking(out, False)
@@ -228,7 +229,7 @@ def exchange(process: subprocess.Popen[bytes], line: bytes, seconds: float, most
 
 
 def open_chat_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplate:
-    """The form of a folder: its own template where it has one, else ours."""
+    """The chat template of a folder, or the plain one if it has none."""
     template = folder_template(folder, tokenizer)
     if template is None or tokenizer is None:
         return PlainTemplate()
@@ -240,7 +241,7 @@ def open_chat_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplat
 
 
 def folder_template(folder: Path, tokenizer: Tokenizer | None) -> str | None:
-    """A file of its own goes before tokenizer_config.json."""
+    """The folder's template: chat_template.jinja takes precedence over tokenizer_config.json."""
     alone = inside(folder, "chat_template.jinja")
     if alone.is_file():
         if alone.stat().st_size > 4 * LONGEST:

@@ -1,4 +1,4 @@
-"""One choice of a response: tokens in, text and log-probabilities out, as far as they may be sent."""
+"""One choice of a response: turns tokens into text and log-probabilities that are safe to send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyformer.engine.sequence import Event, Failed, Finished, NewToken, Prefill
 from anyformer.serving.detokenizer import Detokenizer, StopFilter
 from anyformer.serving.error_responses import HTTPError, service_unavailable, to_http_error
 
-FinishReason = Literal["stop", "length"]  # OpenAI's words
+FinishReason = Literal["stop", "length"]  # as in OpenAI's API
 FLOOR = -9999.0  # JSON has no minus infinity
 
 
@@ -22,12 +22,12 @@ class TokenLogprob:
     token: int
     logprob: float | None
     top: dict[int, float] | None
-    offset: int  # where its text begins
+    offset: int  # start of its text
     size: int  # characters of it
 
 
 class ResponseChoice:
-    """The text of one sequence. `receive` what the engine tells, then `take_new` for the client."""
+    """The output of one sequence. `receive` takes the engine's events, `take_new` returns what to send."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class ResponseChoice:
         *,
         stops: Sequence[str] = (),
         ends: Sequence[int] = (),
-        before: Sequence[int] = (),  # tokens the text continues
-        prompt: str | None = None,  # its text, where it is echoed
+        before: Sequence[int] = (),  # preceding tokens
+        prompt: str | None = None,  # the prompt's text, if echoed
         prompt_ids: Sequence[int] = (),
         logprobs: bool = False,
-        echo_only: bool = False,  # no new token is wanted, only the prompt's log-probabilities
+        echo_only: bool = False,  # max_tokens 0: only the prompt's log-probabilities
     ) -> None:
         self.index, self.reader, self.ends = index, reader, frozenset(ends)
         self.logprobs, self.echo_only = logprobs, echo_only
@@ -58,11 +58,11 @@ class ResponseChoice:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the output is complete."""
         return self.reason is not None or self.error is not None
 
     def receive(self, event: Event) -> None:
-        """What the engine tells."""
+        """Take an event of the engine."""
         if self.finished:
             return
         if isinstance(event, NewToken):
@@ -73,14 +73,14 @@ class ResponseChoice:
                     self.add_entry(event.token, event.logprob, event.top)
         elif isinstance(event, Prefilled):
             if self.logprobs and event.logprobs is not None:
-                self.prefilled = event  # entered when it is sent: a long prompt takes a while
+                self.prefilled = event  # converted when sent: a long prompt takes a while
         elif isinstance(event, Failed):
             self.error = to_http_error(event.error)
         elif isinstance(event, Finished):
             self.finish(event)
 
     def finish(self, event: Finished) -> None:
-        """Why nothing more comes, in OpenAI's words."""
+        """Set the finish reason in OpenAI's terms, or the error."""
         if event.reason == "cancelled":
             self.error = service_unavailable("the request was cancelled", "cancelled")
         elif event.reason == "deadline" and not self.count:
@@ -89,30 +89,30 @@ class ResponseChoice:
             self.reason = "stop" if event.reason in ("eos", "stop") else "length"
 
     def add_entry(self, token: int, logprob: float | None, top: dict[int, float] | None) -> None:
-        """Keep a token for the list of log-probabilities."""
+        """Add a token to the list of log-probabilities."""
         raw, _ = self.reader.token(token)
-        size = sum(1 for byte in raw if byte & 0xC0 != 0x80)  # characters that begin in it
+        size = sum(1 for byte in raw if byte & 0xC0 != 0x80)  # UTF-8 characters that start in it
         self.entries.append(TokenLogprob(token, logprob, top, self.offset, size))
         self.offset += size
 
     def add_prompt_entries(self, event: Prefilled) -> None:
-        """Keep the prompt's tokens, which come before those generated since."""
+        """Insert the prompt's tokens before those generated so far."""
         assert event.logprobs is not None
         since, self.entries, self.offset = self.entries, [], 0
         tops = event.top or [None] * len(event.logprobs)
         for token, logprob, top in zip(self.prompt_ids, event.logprobs, tops, strict=True):
             self.add_entry(token, logprob, top)
-        self.offset = len(self.prompt or "")  # the text as it was given, whatever its tokens spell
+        self.offset = len(self.prompt or "")  # by the given text, not by its detokenized tokens
         for entry in since:
             self.add_entry(entry.token, entry.logprob, entry.top)
 
     @property
     def waiting(self) -> int:
-        """Tokens with log-probabilities that have not been sent."""
+        """Number of tokens with log-probabilities not sent yet."""
         return len(self.entries) + (0 if self.prefilled is None else len(self.prompt_ids))
 
     def take_new(self) -> tuple[str, list[TokenLogprob]]:
-        """Text and tokens that may be sent and have not been."""
+        """Text and tokens that can be sent and have not been."""
         text = ""
         if self.prefilled is not None:
             prefilled, self.prefilled = self.prefilled, None
@@ -132,7 +132,7 @@ class ResponseChoice:
         return text, self.take_entries()
 
     def take_entries(self) -> list[TokenLogprob]:
-        """Tokens whose text has been sent; where a stop was found, those before it."""
+        """Tokens whose text has been sent; after a stop string, only those before it."""
         if not self.logprobs:
             return []
         if self.until.found:
@@ -147,17 +147,17 @@ class ResponseChoice:
 
 
 def finite_logprob(logprob: float | None) -> float | None:
-    """A log-probability as JSON can hold it."""
+    """A log-probability that JSON can represent."""
     return None if logprob is None else max(logprob, FLOOR) if logprob == logprob else FLOOR
 
 
-to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # made once: every token calls it
+to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # created once: called for every token
 
 
 def json_list(items: Iterable[Any]) -> str:
     """A JSON list, item by item.
 
-    The encoder lets no other thread run until it is done, and with a long list nobody else is answered meanwhile.
+    The encoder holds the GIL, so encoding a long list at once would block all other requests.
 
     >>> json_list([1, {"a": None}])
     '[1,{"a":null}]'
@@ -166,7 +166,7 @@ def json_list(items: Iterable[Any]) -> str:
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], reader: Detokenizer) -> str:
-    """The lists of /v1/completions, as JSON."""
+    """The logprobs of /v1/completions, as JSON."""
     tops = (
         None
         if entry.logprob is None
@@ -180,7 +180,7 @@ def completion_logprobs(entries: Sequence[TokenLogprob], reader: Detokenizer) ->
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], reader: Detokenizer) -> str:
-    """The list of /v1/chat/completions, as JSON."""
+    """The logprobs of /v1/chat/completions, as JSON."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         raw, name = reader.token(token)

@@ -1,4 +1,4 @@
-"""One connection, with the deadlines that uvicorn lacks: for a request to come in, and for an answer to be taken."""
+"""One connection, with timeouts that uvicorn lacks: for receiving a request and for the client to read the response."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.limits import Limits
 
-# Of linux/tcp.h: bytes the kernel takes and does not send yet; facts of a line, and where the count of bytes stands.
+# From linux/tcp.h: TCP_NOTSENT_LOWAT, TCP_INFO, and the offset of tcpi_bytes_acked.
 NOT_SENT, TCP_INFO, BYTES_ACKED = 25, 11, 120
-ESTABLISHED = 1  # the first of those facts: the state of the line
+ESTABLISHED = 1  # tcpi_state of an open connection, the first byte of TCP_INFO
 
 
-SLICE = 4096  # bytes parsed at once: so few requests of a pipeline are made before somebody looks how many they are
+SLICE = 4096  # bytes parsed at once, to bound the pipelined requests created before they are counted
 
 
 class MalformedRequest(Exception):
-    """Raised while a request is parsed; the parser stops, and `send_400_response` is called."""
+    """Raised during parsing; the parser stops, and `send_400_response` is called."""
 
     def __init__(self, error: HTTPError) -> None:
         super().__init__(error.message)
@@ -47,9 +47,9 @@ def too_much_framing() -> HTTPError:
 
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]], version: str) -> None:
-    """Where a body ends must be beyond doubt: another reading of it by a proxy would smuggle a request in.
+    """The end of a body must be unambiguous: a proxy that reads it differently would allow request smuggling.
 
-    The parser itself refuses two lengths, a length beside chunks, folded lines and bare line ends.
+    The parser itself rejects two lengths, a length with chunks, folded lines and bare line ends.
     """
     if version not in ("1.0", "1.1"):
         raise MalformedRequest(HTTPError(400, "this server speaks HTTP/1.1", code="http_version"))
@@ -59,7 +59,7 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: str) -> None:
 
 
 def name_host(headers: list[tuple[bytes, bytes]], url: bytes) -> None:
-    """A target with a host in it (`GET http://name/path`) counts more than the Host header (RFC 9112, 3.2.2)."""
+    """A target in absolute form (`GET http://name/path`) overrides the Host header (RFC 9112, 3.2.2)."""
     if url.startswith((b"/", b"*")):
         return
     authority = url.partition(b"://")[2].partition(b"/")[0]
@@ -67,48 +67,50 @@ def name_host(headers: list[tuple[bytes, bytes]], url: bytes) -> None:
 
 
 class PausedFlow(FlowControl):
-    """uvicorn's, which reads on whenever the application asks for more of a body; not while bytes wait unparsed."""
+    """uvicorn's flow control, which resumes reading when the application wants more of a body, unless bytes are
+    unparsed."""
 
     def __init__(self, transport: asyncio.Transport, is_held: Callable[[], bool]) -> None:
         super().__init__(transport)
         self.is_held = is_held
 
     def resume_reading(self) -> None:
-        """Read on, where there is room for more."""
+        """Resume reading, unless unparsed bytes are held."""
         if not self.is_held():
             super().resume_reading()
 
 
 def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol under these limits."""
+    """uvicorn's protocol class with these limits."""
 
     class Connection(HttpToolsProtocol):
-        """Bounds what is not a body, parses one request ahead, and remembers since when it waits for what."""
+        """Bounds framing overhead, parses one request ahead, and tracks what it has been waiting for since when."""
 
-        reading_since: float | None = None  # the first byte of a request has been awaited, or its rest, since then
+        reading_since: float | None = None  # waiting for a request, or its rest, since then
         in_headers = True
-        overhead = 0  # bytes of this request that are not its body: headers, then chunk sizes, extensions and trailers
+        overhead = 0  # non-body bytes of this request: headers, then chunk sizes, extensions and trailers
         body_bytes = 0
-        taken = 0  # a number that changes when the client takes something
+        taken = 0  # changes whenever the client reads something
         taken_at = 0.0
 
         def connection_made(self, transport: Any) -> None:
-            """A client has come; from now on its request is awaited."""
+            """A client has connected: start waiting for its request."""
             super().connection_made(transport)
-            self.unparsed = b""  # what came behind a request that is not answered yet
+            self.unparsed = b""  # bytes received after a request that is not answered yet
             self.flow = PausedFlow(transport, lambda: bool(self.unparsed))
-            self.cycles: list[RequestResponseCycle] = []  # requests not answered yet, the oldest first
+            self.cycles: list[RequestResponseCycle] = []  # unanswered requests, the oldest first
             self.reading_since = time.monotonic()
-            # The kernel would take megabytes for a client that reads nothing, and nobody would notice.
+            # The kernel would buffer megabytes for a client that reads nothing, unnoticed.
             transport.set_write_buffer_limits(high=limits.output)
             line = transport.get_extra_info("socket")
             with contextlib.suppress(OSError):
                 line.setsockopt(socket.IPPROTO_TCP, NOT_SENT, limits.output)
-                # A head and its body are two packets; the second would wait 40 ms for the first to be acknowledged.
+                # Head and body are two packets; without TCP_NODELAY the second waits 40 ms for the first's
+                # acknowledgement.
                 line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """The client has left: every request of a pipeline is told so, not the newest alone."""
+            """The client has disconnected: notify every pipelined request, not only the newest."""
             self.unparsed = b""
             for cycle in self.cycles:
                 cycle.disconnected = True
@@ -121,7 +123,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             self.parse()
 
         def parse(self) -> None:
-            """What has come, slice by slice, up to the next request that must wait for its turn."""
+            """Parse received bytes in slices, up to the next request that must wait for its turn."""
             while self.unparsed and not self.pipeline and not self.transport.is_closing():
                 part, self.unparsed = self.unparsed[:SLICE], self.unparsed[SLICE:]
                 if self.reading_since is None:
@@ -135,7 +137,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.flow.resume_reading()
 
         def check_overhead(self) -> None:
-            """A request that is all framing costs memory and time, and asks for nothing."""
+            """Reject requests with excessive framing overhead."""
             self.overhead = max(0, self.overhead)
             if self.transport.is_closing():
                 return
@@ -145,22 +147,22 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.reject(too_much_framing())
 
         def on_message_begin(self) -> None:
-            """A request begins; those that were answered are dropped."""
+            """A request begins; drop the answered ones."""
             self.in_headers, self.body_bytes = True, 0
             self.reading_since = self.reading_since or time.monotonic()
             self.cycles = [cycle for cycle in self.cycles if not cycle.response_complete]
             super().on_message_begin()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            """A header; a trailer, which comes behind the body, is read and thrown away.
+            """A header; trailers, which follow the body, are dropped.
 
-            Merged into the headers, as uvicorn does, it could bring a key or a length after they were looked at.
+            Merged into the headers, as uvicorn does, a trailer could add a key or a length after they were checked.
             """
             if self.in_headers:
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
-            """The body comes next."""
+            """The headers are complete."""
             self.in_headers, self.overhead = False, 0
             if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limits.headers:
                 raise MalformedRequest(too_large(limits))
@@ -169,34 +171,34 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             super().on_headers_complete()
             self.cycles.append(self.cycle)
             if self.parser.should_upgrade():
-                self.cycle.keep_alive = False  # nothing is upgraded, and the parser has stopped
+                self.cycle.keep_alive = False  # upgrades are not supported, and the parser has stopped
 
         def on_body(self, body: bytes) -> None:
-            """Some of the body."""
+            """A part of the body."""
             self.overhead -= len(body)
             self.body_bytes += len(body)
             super().on_body(body)
 
         def on_message_complete(self) -> None:
-            """The request is here."""
+            """The request is complete."""
             self.reading_since, self.in_headers, self.overhead = None, True, 0
             super().on_message_complete()
 
         def on_response_complete(self) -> None:
-            """An answer is over; what waited behind it is read on."""
+            """A response is complete; continue with the bytes after its request."""
             super().on_response_complete()
             if self.unparsed:
                 self.loop.call_soon(self.parse)
 
         def send_400_response(self, msg: str) -> None:
-            """Bytes that are not HTTP, or not as they should be."""
+            """Malformed HTTP."""
             error = sys.exc_info()[1]
             cause = None if error is None else error.__context__
             wrong = HTTPError(400, "this is not an HTTP request", code="invalid_http")
             self.reject(cause.error if isinstance(cause, MalformedRequest) else wrong)
 
         def reject(self, error: HTTPError) -> None:
-            """Answer without the application, and hang up; an answer under way is not written into."""
+            """Send an error without the application and close; never into a response in progress."""
             left = [cycle for cycle in self.cycles if not cycle.response_complete]
             alone = not left or (left == [self.cycle] and not self.in_headers and not self.cycle.response_started)
             for cycle in left:
@@ -209,22 +211,22 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             self.transport.close()
 
         def answering(self) -> bool:
-            """Whether an answer is under way, or waits for its turn."""
+            """Whether a response is in progress or queued."""
             return any(not cycle.response_complete for cycle in self.cycles)
 
         def look(self, now: float) -> None:
-            """Let go of a client that sends or reads too slowly."""
+            """Disconnect a client that sends or reads too slowly."""
             if self.reading_since is not None and self.unparsed:
-                self.reading_since = now  # it has sent more than is wanted yet; the time is ours
+                self.reading_since = now  # it has sent enough; the delay is ours
             if self.reading_since is not None and now - self.reading_since > limits.receive:
                 if not self.answering() and self.in_headers:
                     self.reject(HTTPError(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
                 elif not self.answering():
-                    self.cut()  # it has been answered, and still sends its body
-                elif now - self.reading_since > limits.receive + 2:  # the application has had its time to say so
+                    self.cut()  # it has its response, and still sends its body
+                elif now - self.reading_since > limits.receive + 2:  # the application had its chance to respond
                     self.cut()
             line = self.transport.get_extra_info("socket")
-            if self.unparsed and has_disconnected(line):  # the end of a line that is not read goes unnoticed
+            if self.unparsed and has_disconnected(line):  # a close is not noticed while reading is paused
                 self.cut()
                 return
             left = self.transport.get_write_buffer_size() + bytes_in_kernel(line)
@@ -235,9 +237,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.cut()
 
         def timeout_keep_alive_handler(self) -> None:
-            """Nothing more was asked for a while. A last answer that is still being taken is left to `look`.
+            """Keep-alive timeout. If the last response is still being read, `look` handles it.
 
-            Closed now it would be left to the kernel, which keeps it for minutes where nobody reads.
+            Closing now would leave the response to the kernel, which keeps it for minutes if nobody reads.
             """
             if self.transport.is_closing() or not bytes_in_kernel(self.transport.get_extra_info("socket")):
                 super().timeout_keep_alive_handler()
@@ -245,7 +247,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.timeout_keep_alive_task = self.loop.call_later(1.0, self.timeout_keep_alive_handler)
 
         def cut(self) -> None:
-            """Hang up at once; what the client has not taken is thrown away, by the kernel too."""
+            """Abort the connection; unread data is dropped, by the kernel too."""
             line = self.transport.get_extra_info("socket")
             with contextlib.suppress(OSError):
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -255,7 +257,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 def bytes_in_kernel(line: socket.socket) -> int:
-    """How much was handed to the kernel that the other side has not acknowledged; 0 where the kernel does not say."""
+    """Unacknowledged bytes in the kernel; 0 if unknown."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(line.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     except OSError:
@@ -263,7 +265,7 @@ def bytes_in_kernel(line: socket.socket) -> int:
 
 
 def bytes_taken(line: socket.socket, left: int) -> int:
-    """How much the other side has acknowledged; elsewhere than on Linux, what is left to be sent must do."""
+    """Bytes acknowledged by the peer; outside Linux, a proxy from the bytes left to send."""
     try:
         return int(struct.unpack_from("=Q", line.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 128), BYTES_ACKED)[0])
     except (OSError, struct.error):
@@ -271,7 +273,7 @@ def bytes_taken(line: socket.socket, left: int) -> int:
 
 
 def has_disconnected(line: socket.socket) -> bool:
-    """Whether the other side has closed the line; where the kernel does not say, that is seen when it is read."""
+    """Whether the peer has closed the connection; if unknown, that is noticed on reading."""
     try:
         return line.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 8)[0] != ESTABLISHED
     except OSError:
@@ -279,7 +281,7 @@ def has_disconnected(line: socket.socket) -> bool:
 
 
 def check_connections(connections: Iterable[Any]) -> None:
-    """Look at all connections once."""
+    """Check all connections once."""
     now = time.monotonic()
     for connection in list(connections):
         connection.look(now)

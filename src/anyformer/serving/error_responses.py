@@ -1,4 +1,4 @@
-"""What is not done, said in the shape OpenAI's clients read: never a traceback, a path or an address."""
+"""Error responses in OpenAI's format: never with a traceback, a path or an address."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TYPES = {
     429: "rate_limit_error", 431: "invalid_request_error", 500: "server_error", 503: "unavailable_error",
 }  # fmt: skip
 MOST = 300  # characters of a message
-MOST_ERRORS = 1000  # a body made of errors takes seconds to be told about, and everybody else would wait
+MOST_ERRORS = 1000  # formatting more validation errors takes seconds, blocking all other requests
 BROKEN = "the server could not complete this request"
 
 
 class HTTPError(Exception):
-    """A response that is not a success: a status and a sentence, with the field it is about."""
+    """An error response: status and message, with the parameter it is about."""
 
     def __init__(
         self,
@@ -44,33 +44,33 @@ class HTTPError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """`{"error": {...}}`, with figures beside the sentence where there are some."""
+        """`{"error": {...}}`, with figures as extra fields if there are any."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code} | self.facts}
 
     def response(self) -> Response:
-        """The whole answer."""
+        """The response."""
         return json_response(self.body, self.status, self.headers)
 
 
 def json_response(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Data as a JSON answer."""
+    """Data as a JSON response."""
     body = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return Response(body, status, dict(headers or {}), "application/json")
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """The header that says when to come back."""
+    """The Retry-After header."""
     return {"Retry-After": str(max(1, math.ceil(min(seconds, 3600.0))))}
 
 
 def service_unavailable(message: str, code: str, after: float = BUSY_AGAIN) -> HTTPError:
-    """503: not now."""
+    """503 with Retry-After."""
     return HTTPError(503, message, code=code, headers=retry_headers(after))
 
 
 def to_http_error(error: BaseException) -> HTTPError:
-    """The response to an error; what nobody foresaw is answered without its own words."""
+    """The HTTP error for an exception; unexpected ones get a generic message."""
     if isinstance(error, HTTPError):
         return error
     if isinstance(error, QueueFull):
@@ -88,7 +88,7 @@ def to_http_error(error: BaseException) -> HTTPError:
 
 
 def wrong_field(kind: type[BaseModel], error: ValidationError) -> HTTPError:
-    """The first thing that is wrong with a body."""
+    """The most relevant validation error of a body."""
     if error.error_count() > MOST_ERRORS:
         return HTTPError(400, f"{error.error_count()} fields of the body are unknown or wrong; see /openapi.json",
                        code="too_many_errors")  # fmt: skip
@@ -98,7 +98,7 @@ def wrong_field(kind: type[BaseModel], error: ValidationError) -> HTTPError:
     def path_of(one: Any) -> list[Any]:
         return [part for part in one["loc"] if isinstance(part, int) or part in names]  # the rest names types
 
-    # A name nobody knows explains the rest; among the kinds a field may be of, the one that was followed furthest.
+    # An unknown field explains the rest; among union members, prefer the one that matched furthest.
     first = min(found, key=lambda one: (one["type"] != "extra_forbidden", -len(path_of(one))))
     if first["type"] == "json_invalid":
         return HTTPError(
@@ -127,7 +127,7 @@ def dotted(path: list[Any]) -> str:
 
 
 def nested(kind: type[BaseModel]) -> list[type[BaseModel]]:
-    """A model and all models its fields hold."""
+    """A model and all models nested in its fields."""
     found: list[type[BaseModel]] = [kind]
     waiting: list[Any] = [field.annotation for field in kind.model_fields.values()]
     while waiting:
@@ -142,12 +142,12 @@ def nested(kind: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def names_in(kind: type[BaseModel]) -> set[str]:
-    """Every field's name, of nested models too; what else stands in a location is the name of a type."""
+    """All field names, including nested models; other parts of a location are type names."""
     return {field.alias or name for model in nested(kind) for name, field in model.model_fields.items()}
 
 
 def holder_of(kind: type[BaseModel], path: list[str]) -> type[BaseModel]:
-    """The model in which a location ends."""
+    """The model that contains the end of a location."""
     by_name = {model.__name__: model for model in nested(kind)}
     holder = kind
     for part in path:
@@ -158,7 +158,7 @@ def holder_of(kind: type[BaseModel], path: list[str]) -> type[BaseModel]:
 
 
 def nested_of(annotation: Any) -> list[type[BaseModel]]:
-    """The models right inside an annotation."""
+    """The models directly inside an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for one in getattr(annotation, "__args__", ()) for model in nested_of(one)]

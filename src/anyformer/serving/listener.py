@@ -1,4 +1,4 @@
-"""Taking connections: so many and no more, and none of them at the cost of a file the server itself needs."""
+"""Accepting connections: a bounded number, keeping file descriptors for the server's own needs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from anyformer.errors import UserError
 from anyformer.serving.error_responses import service_unavailable
 
 log = logging.getLogger("anyformer")
-MOST = 1024  # connections, where the system would allow more: each may keep some hundred KB waiting
-RESERVE = 32  # descriptors for everything else: model files, the template's process, sockets about to be refused
-AT_ONCE = 16  # connections taken before others have their turn
-PAUSE = 0.5  # seconds without taking any, when the system has no descriptors left
-QUIET = 10.0  # seconds between two lines of the log about the same thing
-BACKLOG = 1024  # connections that wait in the kernel
+MOST = 1024  # connections, even if the system allows more: each may buffer some hundred KB
+RESERVE = 32  # descriptors for everything else: model files, the template process, sockets about to be rejected
+AT_ONCE = 16  # connections accepted per event-loop turn
+PAUSE = 0.5  # seconds without accepting when the system has no descriptors left
+QUIET = 10.0  # seconds between equal log lines
+BACKLOG = 1024  # pending connections in the kernel
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def most_connections(asked: int | None) -> int:
-    """How many connections there may be: as asked, or as many as open files are allowed, without the reserve.
+    """Maximal number of connections: as requested, or as the limit of open files allows, minus the reserve.
 
     >>> most_connections(1)
     1
@@ -41,19 +41,19 @@ def most_connections(asked: int | None) -> int:
 
 
 class Listener:
-    """Hands accepted sockets to a protocol; above `most` they are told 503 and closed.
+    """Hands accepted sockets to a protocol; above `most` they get a 503 and are closed.
 
-    asyncio's own server takes whatever comes, and when descriptors run out it logs a traceback for every place of its
-    backlog, again and again.
+    asyncio's own server accepts without limit, and when descriptors run out it keeps logging a traceback for every
+    pending connection.
     """
 
     def __init__(self, listening: socket.socket, make: Callable[[], asyncio.Protocol], most: int,
                  count: Callable[[], int]) -> None:  # fmt: skip
         self.listening, self.make, self.most, self.count = listening, make, most, count
         self.loop = asyncio.get_running_loop()
-        self.joining: set[asyncio.Task[None]] = set()  # accepted, and not yet counted as connections
+        self.joining: set[asyncio.Task[None]] = set()  # accepted, not yet counted as connections
         self.refused = 0
-        self.told: dict[str, float] = {}  # when a line of the log was last written
+        self.told: dict[str, float] = {}  # time each log line was last written
         self.resuming: asyncio.TimerHandle | None = None
         refusal = service_unavailable("the server has no room for more connections", "too_many_connections")
         body = json.dumps(refusal.body).encode()
@@ -62,13 +62,13 @@ class Listener:
                        f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n").encode() + body  # fmt: skip
 
     def start(self) -> None:
-        """Take connections from now on."""
+        """Start accepting connections."""
         self.listening.setblocking(False)
         self.listening.listen(BACKLOG)
         self.loop.add_reader(self.listening, self.accept)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting connections."""
         if self.resuming is not None:
             self.resuming.cancel()
         if self.listening.fileno() >= 0:
@@ -76,7 +76,7 @@ class Listener:
             self.listening.close()
 
     def accept(self) -> None:
-        """Some of those who wait."""
+        """Accept some pending connections."""
         for _ in range(AT_ONCE):
             try:
                 line, _ = self.listening.accept()
@@ -96,30 +96,30 @@ class Listener:
             task.add_done_callback(self.joining.discard)
 
     async def join(self, line: socket.socket) -> None:
-        """An accepted socket becomes a connection."""
+        """Turn an accepted socket into a connection."""
         try:
             await self.loop.connect_accepted_socket(self.make, line)
-        except OSError:  # the client has gone already
+        except OSError:  # the client has disconnected already
             line.close()
 
     def reject(self, line: socket.socket) -> None:
-        """Tell that there is no room, as far as that can be told without waiting."""
+        """Send a 503 without blocking, and close."""
         self.refused += 1
         with contextlib.closing(line), contextlib.suppress(OSError):
             line.setblocking(False)
             line.send(self.answer)
             line.shutdown(socket.SHUT_WR)
-            line.recv(65_536)  # closed with bytes unread, a socket takes back what was sent
+            line.recv(65_536)  # closing with unread bytes would reset the connection and lose the response
         self.warn(f"{self.most} connections are open; more are refused (--connections, ulimit -n)")
 
     def pause(self, error: OSError) -> None:
-        """Wait for descriptors: the kernel keeps saying that somebody waits, and the loop would turn on it."""
+        """Stop accepting for a while: the kernel keeps reporting pending connections, and the loop would spin."""
         self.loop.remove_reader(self.listening)
         self.resuming = self.loop.call_later(PAUSE, self.loop.add_reader, self.listening, self.accept)
         self.warn(f"no connection can be taken ({error.strerror})")
 
     def warn(self, line: str) -> None:
-        """A line of the log, not more often than somebody reads it."""
+        """Log a line, rate-limited."""
         now = time.monotonic()
         if now - self.told.get(line, -QUIET) >= QUIET:
             self.told[line] = now

@@ -1,7 +1,7 @@
 """/look: the page of `anyformer look` over the model that is served.
 
-Its files are answered at once. What has to be computed is asked of one thread, one question at a time, and a few may
-wait: a page that is looked at slows nobody's text by much, and many pages slow each other.
+Static files are served directly. Computation runs in one thread, one request at a time with a short queue, so that the
+page hardly slows generation, and many pages slow only each other.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ CLOSING = refused(503, "The server is shutting down.", "open the page again late
 
 
 class LookRoute:
-    """Answers every address of the page."""
+    """Serves all paths of the page."""
 
     def __init__(self, state: AppState) -> None:
         self.state, self.worker = state, LookWorker()
         self.app = MountedLook(state.served.predictor, state.served.name)
 
     def routes(self) -> list[Route]:
-        """The page, and everything under it."""
+        """Routes of the page and everything below it."""
         return [Route(path, self.answer, methods=["GET", "POST"]) for path in ("/look", "/look/{rest:path}")]
 
     async def answer(self, request: Request) -> Response:
-        """One request of the page; what is refused is told as the page reads it."""
+        """Answer a request of the page; errors are in the page's format."""
         if not from_own_page(request.method, request.headers, {request.headers.get("host", "")}):
             return response(refused(400, "This server answers its own page only.", "open /look"))
         body = b""
@@ -57,7 +57,7 @@ class LookRoute:
         return await self.computed(request, address, body)
 
     async def computed(self, request: Request, address: str, body: bytes) -> Response:
-        """The worker's answer; who leaves before it has begun has cancelled it."""
+        """The worker's response; cancelled if the client disconnects before it has started."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[LookResponse] = loop.create_future()
 
@@ -69,7 +69,7 @@ class LookRoute:
             if found.done():
                 return
             answer = CLOSING if self.state.draining else self.app.respond(request.method, address, body)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, answer)
 
         async def watch() -> None:

@@ -1,4 +1,5 @@
-"""From the engine's thread to the event loop: the engine never waits, the loop is woken once for all that came."""
+"""From the engine's thread to the event loop: the engine never blocks, and the loop is woken once per batch of
+items."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class Mailbox:
-    """Where the engine's thread leaves its news."""
+    """Collects items from the engine's thread for the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self.lock = loop, threading.Lock()
@@ -18,7 +19,7 @@ class Mailbox:
         self.woken = False
 
     def post(self, box: Box, item: Any) -> None:
-        """Leave something in a box; called on the engine's thread."""
+        """Put an item into a box; called on the engine's thread."""
         with self.lock:
             box.items.append(item)
             if box.most is not None and len(box.items) >= box.most and not box.behind:
@@ -30,11 +31,11 @@ class Mailbox:
             self.full.append(box)
             wake, self.woken = not self.woken, True
         if wake:
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is there to be told
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
-        """Wake everybody whose box is not empty."""
+        """Wake the readers of all non-empty boxes."""
         with self.lock:
             full, self.full, self.woken = self.full, [], False
             for box in full:
@@ -44,10 +45,10 @@ class Mailbox:
 
 
 class Box:
-    """What came for one request.
+    """The queue of one request.
 
-    `tell_behind` is called with True when `most` items wait, on the thread that left the last of them, and with False
-    when they were taken; it must not block.
+    `tell_behind` is called with True when `most` items are queued, on the posting thread, and with False when they
+    were taken; it must not block.
     """
 
     def __init__(
@@ -59,21 +60,21 @@ class Box:
         self.waiter: asyncio.Future[None] | None = None
 
     def post(self, item: Any) -> None:
-        """Leave something, from any thread."""
+        """Put an item, from any thread."""
         self.mailbox.post(self, item)
 
     def wake(self) -> None:
-        """Let the one who waits go on."""
+        """Wake the reader."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
     def leave(self) -> None:
-        """Nobody reads any more."""
+        """Close the box: nobody reads any more."""
         self.gone = True
         self.wake()
 
     async def take(self) -> list[Any]:
-        """All that has come, at least one item; empty where the reader has gone."""
+        """Wait for and take all items, at least one; empty once closed."""
         while not self.items and not self.gone:
             self.waiter = self.mailbox.loop.create_future()
             await self.waiter

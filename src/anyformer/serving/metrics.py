@@ -1,4 +1,4 @@
-"""The engine's counts as Prometheus reads them."""
+"""The engine's counts as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ HISTOGRAMS = {
 
 
 class EngineCollector(Collector):
-    """Reads the counts whenever somebody asks."""
+    """Collects the engine's counts on every scrape."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, under the name anyformer."""
+        """All metrics, with the prefix anyformer."""
         counts = self.engine.counts
         for name, (field, text) in COUNTERS.items():
             yield CounterMetricFamily(f"anyformer_{name}", text, value=getattr(counts, field))
@@ -68,12 +68,12 @@ class EngineCollector(Collector):
 
 
 class Metrics:
-    """A registry of its own: nothing of the process, nothing of other servers."""
+    """A separate registry, without process metrics and other servers."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(EngineCollector(engine))
 
     def text(self) -> bytes:
-        """What /metrics answers."""
+        """The body of /metrics."""
         return generate_latest(self.registry)

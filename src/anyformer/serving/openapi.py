@@ -1,4 +1,4 @@
-"""The server described by itself: OpenAPI 3.1, made from the table of paths and the models of requests and answers."""
+"""The server's OpenAPI 3.1 description, generated from the table of paths and the request and response models."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ SAID = {
     429: "the queue is full; Retry-After says when there may be room",
     503: "not now; Retry-After says when to ask again",
 }  # fmt: skip
-# Of a stream the schema describes one event; its data is the JSON of a chunk, or [DONE].
+# The schema of a stream describes one event; its data is the JSON of a chunk, or [DONE].
 EVENT = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
 AGAIN = {"Retry-After": {"description": "seconds", "required": True, "schema": {"type": "integer", "minimum": 1}}}
 
 
 @dataclass(frozen=True)
 class Path:
-    """One path: what answers it, what it takes and gives, how it refuses."""
+    """One path: its handler, request and response models, and error statuses."""
 
     path: str
     method: str
     answer: Callable[[Request, Any], Awaitable[Response]]
     takes: type[BaseModel] | None = None
     gives: type[BaseModel] | None = None
-    also: str | None = None  # another kind of content it may give
+    also: str | None = None  # an additional response content type
     refuses: tuple[int, ...] = ()
     open: bool = False  # needs no key
 
 
 def describe(paths: Sequence[Path], name: str) -> dict[str, Any]:
-    """The whole description; `name` is the model's."""
+    """The whole description; `name` is the model's name."""
     taken = [path.takes for path in paths if path.takes is not None]
     given = [path.gives for path in paths if path.gives is not None] + [ErrorBody]
     both: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
@@ -52,7 +52,7 @@ def describe(paths: Sequence[Path], name: str) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
     )
     schemas = found["$defs"]
-    for model in taken:  # only this model is here; any other name is a 404
+    for model in taken:  # only this model is served; any other name is a 404
         schemas[model.__name__]["properties"]["model"] = {"enum": [name, None]}
     table: dict[str, Any] = {}
     for path in paths:

@@ -1,8 +1,8 @@
-"""Labels, numbers, tags and vectors for rows of many clients at once.
+"""Labels, numbers, tags and embeddings for rows of many clients in one batch.
 
-`predict_what` and `embed_what` give functions from a list of rows to one answer a row, for an engine's calls. No row's
-answer depends on another's: each is checked and brought to its kind by itself, padding is masked, and what is wrong
-with a row is that row's answer, a `UserError`, while the others get theirs.
+`predict_what` and `embed_what` give functions from a list of rows to one answer per row, for the engine's calls. No
+row's answer depends on another's: each is validated and converted by itself, padding is masked, and the answer of an
+invalid row is a `UserError`, while the others get theirs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from anyformer.inference.predict import answer_rows
 from anyformer.inference.predictor import Predictor
 from anyformer.tasks import find
 
-TOGETHER = 32  # rows of one pass
-Answer = Any  # what JSON can say, or a UserError of this row alone
+TOGETHER = 32  # rows per pass
+Answer = Any  # a JSON value, or a UserError of this row
 What = Callable[[list[Any]], Sequence[Answer]]
 
 
 def predict_what(predictor: Predictor) -> What:
-    """A function that answers rows of any clients together; a `UserError` here if the model answers no rows."""
+    """The batched prediction function of a model; raises `UserError` if the model does not predict rows."""
     if predictor.answers_rows():
         assert predictor.preprocess is not None
         kept = predictor.preprocess
@@ -48,7 +48,8 @@ def predict_what(predictor: Predictor) -> What:
 
 
 def embed_what(predictor: Predictor) -> What:
-    """A function from texts, token ids or images to `{"embedding": [...], "tokens": n}` a row."""
+    """The batched embedding function: from texts, token ids or images to `{"embedding": [...], "tokens": n}` per
+    row."""
     encoder = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
     parts = () if predictor.preprocess is None else predictor.preprocess.parts
     if isinstance(encoder, Model) and predictor.images is not None and len(parts) <= 1:
@@ -60,7 +61,7 @@ def embed_what(predictor: Predictor) -> What:
 
 
 def takes(predictor: Predictor) -> str:
-    """What a row for this model is, in words."""
+    """A description of the rows this model takes."""
     kept = predictor.preprocess
     if kept is not None and predictor.answers_rows():
         columns = {column.name: column for column in kept.columns or ()}
@@ -77,7 +78,7 @@ def takes(predictor: Predictor) -> str:
 
 
 def example(predictor: Predictor) -> Any:
-    """A row that the model answers, for a line to try."""
+    """An example row."""
     kept = predictor.preprocess
     if kept is None or not predictor.answers_rows():
         return {"image": example_picture()} if predictor.images is not None else "Hello"
@@ -90,7 +91,7 @@ def example(predictor: Predictor) -> Any:
 
 
 def first_wrong(answers: Sequence[Answer]) -> UserError | None:
-    """The first row's error among the answers, with the number of the row."""
+    """The first error among the answers, with its row number."""
     for at, answer in enumerate(answers):
         if isinstance(answer, UserError):
             return answer.inside(f"[{at}]")
@@ -98,13 +99,13 @@ def first_wrong(answers: Sequence[Answer]) -> UserError | None:
 
 
 class Answering:
-    """Checks each row by itself, then answers those that are right together, a bounded number at a time."""
+    """Validates each row by itself, then processes the valid ones in batches of bounded size."""
 
     def __init__(self, check: Callable[[Any], Any], answer: Callable[[list[Any]], Sequence[Answer]]) -> None:
         self.check, self.answer = check, answer
 
     def __call__(self, rows: list[Any]) -> list[Answer]:
-        """One answer a row, in their order."""
+        """One answer per row, in order."""
         answers: list[Answer] = [None] * len(rows)
         right: list[tuple[int, Any]] = []
         for at, row in enumerate(rows):
@@ -112,7 +113,7 @@ class Answering:
                 right.append((at, self.check(row)))
             except UserError as error:
                 answers[at] = error
-        # Rows of about one length together: the shorter ones are padded less.
+        # Batch rows of similar length, for less padding.
         right.sort(key=lambda entry: size_of(entry[1]))
         for start in range(0, len(right), TOGETHER):
             places, given = zip(*right[start : start + TOGETHER], strict=True)
@@ -121,7 +122,7 @@ class Answering:
         return answers
 
     def together(self, rows: list[Any]) -> Sequence[Answer]:
-        """The answers; where something is wrong that only the model could see, each row alone."""
+        """Process rows as one batch; if that fails, each row by itself."""
         try:
             return self.answer(rows)
         except UserError as error:
@@ -129,7 +130,7 @@ class Answering:
 
 
 def size_of(row: Any) -> int:
-    """How long a row is, roughly; 0 where all are alike."""
+    """Approximate length of a row; 0 if all rows are alike."""
     if isinstance(row, Mapping):
         return sum(len(cell) for cell in row.values() if isinstance(cell, str | list))
     return len(row) if isinstance(row, list) else 0
@@ -139,13 +140,13 @@ def size_of(row: Any) -> int:
 
 
 def parse_row(row: Any, preprocess: Preprocess) -> Any:
-    """One row of a request as its task reads it."""
+    """Parse one row of a request for its task."""
     own = find(preprocess.task).parse_request(row, preprocess)
     return row_cells(row, preprocess) if own is None else own
 
 
 def answer_columns(rows: list[Any], predictor: Predictor) -> list[Answer]:
-    """Rows through what was fitted in training, all in memory."""
+    """Predict rows with the preprocessing fitted in training, in memory."""
     kept = predictor.preprocess
     assert kept is not None
     task = find(kept.task)
@@ -155,7 +156,7 @@ def answer_columns(rows: list[Any], predictor: Predictor) -> list[Answer]:
     new = parse_rows(rows, kept)
     found = answer_rows(predictor, new, new.frame, batch_size=TOGETHER)
     answers: list[Answer] = found.aligned([] if found.answers is None else task.to_json(found.answers))
-    for at in found.rows[found.cut].tolist():  # a server never cuts: what was not read cannot be answered for
+    for at in found.rows[found.cut].tolist():  # a server never truncates input
         answers[at] = UserError(f"the text is longer than the {kept.length} tokens the model takes", fix="shorten it")
     for at, error in found.bad.items():
         answers[at] = error
@@ -166,7 +167,7 @@ def answer_columns(rows: list[Any], predictor: Predictor) -> list[Answer]:
 
 
 def only_picture(row: Any) -> bytes:
-    """The image of a row, bare or under its name."""
+    """The image of a row, bare or by its name."""
     if isinstance(row, Mapping):
         if set(row) != {"image"}:
             raise UserError("a row has one entry, 'image'", fix=f"send {PICTURES_SAID}")
@@ -175,7 +176,7 @@ def only_picture(row: Any) -> bytes:
 
 
 def tokens_of(row: Any, predictor: Predictor) -> list[int]:
-    """The tokens of a text, or ids as they are, if the model has room for them."""
+    """The tokens of a text, or the given ids, checked against the model's limits."""
     tokenizer = predictor.require_tokenizer()
     encoder: Any = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
     vocabulary, room = encoder.embed.vocabulary[0], encoder.embed.limit
@@ -199,7 +200,7 @@ def tokens_of(row: Any, predictor: Predictor) -> list[int]:
 
 @torch.inference_mode()
 def whole_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
-    """Classes or numbers of whole texts or images."""
+    """Classes or regression values of whole texts or images."""
     from anyformer.tasks.classify import label_json
     from anyformer.tasks.shapes import finite
 
@@ -214,7 +215,7 @@ def whole_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
 
 @torch.inference_mode()
 def tags_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
-    """A tag for every token of a text but those that frame it."""
+    """A tag for every token of a text except added special tokens."""
     tokenizer = predictor.require_tokenizer()
     frame = {tokenizer.bos, tokenizer.eos, tokenizer.cls, tokenizer.sep, tokenizer.pad}
     best = predictor.run(rows).logits.argmax(-1).tolist()
@@ -224,20 +225,20 @@ def tags_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
 
 
 def embedded(rows: list[Any], predictor: Predictor) -> list[Answer]:
-    """One vector a row."""
+    """One embedding per row."""
     vectors = predictor.embed(rows, batch_size=TOGETHER).float().tolist()
     return [{"embedding": vector, "tokens": len(row) if isinstance(row, list) else 0}
             for vector, row in zip(vectors, rows, strict=True)]  # fmt: skip
 
 
 def listed(columns: Mapping[str, Column], most: int = 8) -> str:
-    """The columns a row has, with what each of them is."""
+    """A row's columns with their kinds, in words."""
     said = [f"{name} ({column.request_noun})" for name, column in list(columns.items())[:most]]
     return ", ".join(said) + (f" and {len(columns) - most} more" if len(columns) > most else "")
 
 
 def row_cells(row: Any, preprocess: Preprocess) -> dict[str, Any]:
-    """The cells of a row by column, files unpacked and bounds checked; the rest is for `parse_rows`."""
+    """The cells of a row by column, with files decoded and bounds checked; `parse_rows` does the rest."""
     cells = dict(named_cells(row, preprocess, extra=False))
     for column in preprocess.columns or ():
         value = cells[column.name]

@@ -1,6 +1,6 @@
-"""What may be asked: one strict model a route, a bound on every field.
+"""Request models: one strict model per route, with a bound on every field.
 
-Bodies are parsed straight from their bytes (`read`): no type is guessed, no unknown field passed over, no NaN let in.
+Bodies are parsed directly from bytes (`read`): no type coercion, no unknown fields, no NaN.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Prompt = Text | Annotated[list[Text], Field(min_length=1, max_length=PROMPTS, fa
     list[Ids], Field(min_length=1, max_length=PROMPTS, fail_fast=True)
 ]  # fmt: skip
 
-# Any JSON, with a bound at every level; the parser itself refuses deep nesting.
+# Any JSON, bounded at every level; the parser itself rejects deep nesting.
 Json = TypeAliasType(
     "Json",
     "bool | Whole | Real | Said | Annotated[list[Json], Field(max_length=256, fail_fast=True)]"
@@ -54,19 +54,19 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """No field beyond those named, no value of another type, no NaN."""
+    """No unknown fields, no type coercion, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
 class StreamOptions(Strict):
-    """What a stream tells beside the text."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class GenerationRequest(Strict):
-    """What completions and chat have in common."""
+    """Fields common to completions and chat."""
 
     model: Name | None = None
     temperature: Temperature | None = None
@@ -79,7 +79,7 @@ class GenerationRequest(Strict):
     stop: Stops | None = None
     seed: Seed | None = None
     user: Name | None = None
-    # Ours; the openai package sends them by `extra_body`.
+    # Extensions; the openai package sends them by `extra_body`.
     top_k: TopK | None = None
     min_p: MinP | None = None
     repetition_penalty: Penalty | None = None
@@ -94,13 +94,13 @@ class CompletionRequest(GenerationRequest):
     max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     logprobs: Top | None = None
     echo: bool | None = None
-    best_of: Count | None = None  # some clients always send it; only n texts are written, so it must be n
+    best_of: Count | None = None  # some clients always send it; it must equal n
     regex: Pattern | None = None
     json_schema: JsonObject | None = None
 
 
 class TextPart(Strict):
-    """A piece of a message."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: Text
@@ -121,23 +121,23 @@ class FreeText(Strict):
 
 
 class AnyJson(Strict):
-    """Some JSON object."""
+    """Any JSON object."""
 
     type: Literal["json_object"]
 
 
 class NamedSchema(Strict):
-    """A JSON schema and what it is called."""
+    """A named JSON schema."""
 
     name: Name
     description: Annotated[str, Field(max_length=4096)] | None = None
-    # "schema" is a name pydantic's own class uses.
+    # pydantic's BaseModel reserves "schema".
     schema_: JsonObject = Field(alias="schema")
     strict: bool | None = None
 
 
 class SchemaJson(Strict):
-    """JSON that follows a schema."""
+    """JSON that matches a schema."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema
@@ -188,7 +188,7 @@ class PredictRequest(Strict):
 
 
 def read(kind: type[Model], body: bytes) -> Model:
-    """A request from the bytes of its body; a `HTTPError` names the field that is wrong."""
+    """Parse a request from its body; raises `HTTPError` that names the wrong field."""
     from anyformer.serving.error_responses import HTTPError, wrong_field
 
     if parts_of(body) > PARTS:
@@ -200,13 +200,13 @@ def read(kind: type[Model], body: bytes) -> Model:
 
 
 def parts_of(body: bytes) -> int:
-    """Names, texts, numbers, lists and objects of a body, counted by its bytes and rather too high than too low.
+    """Upper bound on the number of keys, strings, numbers, lists and objects in a body, from its bytes.
 
-    Parsing holds everybody up, and hundreds of thousands of small parts do so for long. In valid JSON a quotation mark
-    behind a backslash either stands inside a text or ends one, so every text has at least one of the others.
+    Parsing blocks the event loop, and hundreds of thousands of small values do so for long. In valid JSON a quotation
+    mark after a backslash is either inside a string or ends one, so every string has at least one other.
     """
     parts = max(body.count(b'"') - body.count(b'\\"'), body.count(b"{") + body.count(b"["))
-    if parts > PARTS or body.count(b",") < PARTS:  # few commas, wherever they stand: few numbers
+    if parts > PARTS or body.count(b",") < PARTS:  # few commas anywhere, so few numbers
         return parts
-    outside = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]  # of texts
+    outside = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]  # outside strings
     return max(parts, 1 + sum(part.count(b",") for part in outside))

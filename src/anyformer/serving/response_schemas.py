@@ -1,4 +1,4 @@
-"""What is answered, as models: the server's description is made from them, and tests hold its answers against it."""
+"""Response models: the OpenAPI description is generated from them, and tests validate responses against it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class ModelCard(BaseModel):
-    """A model that is served."""
+    """A served model."""
 
     id: str
     object: Literal["model"]
@@ -22,14 +22,14 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All models that are served."""
+    """The served models."""
 
     object: Literal["list"]
     data: list[ModelCard]
 
 
 class Usage(BaseModel):
-    """Tokens read and written."""
+    """Prompt and completion tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -44,7 +44,7 @@ class LookLink(BaseModel):
 
 
 class TokenLists(BaseModel):
-    """Log-probabilities of a completion, one entry a token."""
+    """Log-probabilities of a completion, one entry per token."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -53,7 +53,7 @@ class TokenLists(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """One text."""
+    """One completion choice."""
 
     index: int
     text: str
@@ -62,7 +62,7 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(BaseModel):
-    """The answer of /v1/completions."""
+    """The response of /v1/completions."""
 
     id: str
     object: Literal["text_completion"]
@@ -74,7 +74,7 @@ class Completion(BaseModel):
 
 
 class ChatToken(BaseModel):
-    """A token of an answer."""
+    """A token of a chat completion."""
 
     token: str
     logprob: float
@@ -82,20 +82,20 @@ class ChatToken(BaseModel):
 
 
 class ChatTokens(ChatToken):
-    """A token with others that were likely."""
+    """A token with the most probable alternatives."""
 
     top_logprobs: list[ChatToken]
 
 
 class ChatTokenList(BaseModel):
-    """Log-probabilities of an answer."""
+    """Log-probabilities of a chat completion."""
 
     content: list[ChatTokens] | None
     refusal: None
 
 
 class Said(BaseModel):
-    """An answer's text."""
+    """The assistant's message."""
 
     role: Literal["assistant"]
     content: str
@@ -103,7 +103,7 @@ class Said(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """One answer."""
+    """One chat choice."""
 
     index: int
     message: Said
@@ -112,7 +112,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """The answer of /v1/chat/completions."""
+    """The response of /v1/chat/completions."""
 
     id: str
     object: Literal["chat.completion"]
@@ -124,14 +124,14 @@ class ChatCompletion(BaseModel):
 
 
 class Delta(BaseModel):
-    """A piece of an answer."""
+    """A delta of a streamed message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class ChunkChoice(BaseModel):
-    """A piece of one answer."""
+    """A delta of one choice."""
 
     index: int
     delta: Delta
@@ -140,7 +140,7 @@ class ChunkChoice(BaseModel):
 
 
 class ChatChunk(BaseModel):
-    """An event of a streamed answer."""
+    """An event of a streamed chat completion."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -151,7 +151,7 @@ class ChatChunk(BaseModel):
 
 
 class Embedding(BaseModel):
-    """The vector of one input, as numbers or as the base64 of little-endian float32."""
+    """The embedding of one input, as numbers or as base64 of little-endian float32."""
 
     object: Literal["embedding"]
     index: int
@@ -159,14 +159,14 @@ class Embedding(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """Tokens read."""
+    """Input tokens."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingList(BaseModel):
-    """The answer of /v1/embeddings."""
+    """The response of /v1/embeddings."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -175,7 +175,7 @@ class EmbeddingList(BaseModel):
 
 
 class Predictions(BaseModel):
-    """The answer of /v1/predict: one object a row, with the label, the value, the tags or the objects found in it."""
+    """The response of /v1/predict: one object per row, with its label, value, tags or detected objects."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]
@@ -183,13 +183,13 @@ class Predictions(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the server lives, or is ready."""
+    """Liveness or readiness."""
 
     status: Literal["live", "ready"]
 
 
 class ErrorFacts(BaseModel):
-    """What is wrong."""
+    """Details of an error."""
 
     message: str
     type: str
@@ -200,6 +200,6 @@ class ErrorFacts(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Any answer that is not a success."""
+    """An error response."""
 
     error: ErrorFacts

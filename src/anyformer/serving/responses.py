@@ -12,7 +12,7 @@ from anyformer.serving.detokenizer import Detokenizer
 
 
 class ResponseFormat:
-    """What both formats share: a head that is the same in every event of a response."""
+    """Common to both formats: a head that is the same in every event of a response."""
 
     prefix = ""
     whole_object = ""
@@ -27,17 +27,17 @@ class ResponseFormat:
         self.closing = '],"usage":null}' if usage else "]}"
 
     def head(self, kind: str) -> dict[str, Any]:
-        """Who answers, and when."""
+        """The fields that identify the response."""
         found: dict[str, Any] = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return found if self.look is None else found | {"look": self.look}
 
     def format_whole(self, choices: Iterable[str], usage: dict[str, int]) -> str:
-        """The whole response, of choices that are JSON already."""
+        """The whole response, from choices that are already JSON."""
         head = to_json(self.head(self.whole_object))
         return f'{head[:-1]},"choices":[{",".join(choices)}],"usage":{to_json(usage)}}}'
 
     def last(self, usage: dict[str, int]) -> str | None:
-        """The event with the usage, if it was asked for."""
+        """The usage event, if requested."""
         return to_json(self.head(self.part_object) | {"choices": [], "usage": usage}) if self.usage else None
 
 
@@ -47,7 +47,7 @@ class CompletionFormat(ResponseFormat):
     prefix, whole_object, part_object = "cmpl", "text_completion", "text_completion"
 
     def first(self, choice: ResponseChoice) -> str | None:
-        """Nothing comes before the text."""
+        """No opening event."""
         return None
 
     def chunk(self, choice: ResponseChoice, piece: str, entries: Sequence[TokenLogprob], reason: str | None) -> str:
@@ -74,7 +74,7 @@ class ChatFormat(ResponseFormat):
     prefix, whole_object, part_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def first(self, choice: ResponseChoice) -> str | None:
-        """Who speaks."""
+        """The opening event with the role."""
         delta = '{"role":"assistant","content":""}'
         event = f'{{"index":{choice.index},"delta":{delta},"logprobs":null,"finish_reason":null}}'
         return self.opening + event + self.closing

@@ -1,4 +1,4 @@
-"""From a request to sequences for the engine: prompts become tokens, settings are filled in, lengths are checked."""
+"""From a request to engine sequences: tokenize prompts, resolve settings, check lengths."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from anyformer.serving.limits import Limits
 from anyformer.serving.request_schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
 from anyformer.serving.served_model import ServedModel, override_settings
 
-LONG = 4096  # characters from which on a text is tokenized beside the event loop
+LONG = 4096  # characters from which a text is tokenized outside the event loop
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 CheckRoom = abc.Callable[[str, int], None]  # `Engine.check_room`
 
 
 @dataclass
 class PendingResponse:
-    """All sequences of one request, and the choice that each becomes."""
+    """All sequences of one request, with their response choices."""
 
     sequences: list[Sequence]
     choices: list[ResponseChoice]
@@ -35,7 +35,7 @@ class PendingResponse:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens of the prompts and of the outputs."""
+        """Prompt and completion tokens."""
         new = sum(choice.count for choice in self.choices)
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": new,
                 "total_tokens": self.prompt_tokens + new}  # fmt: skip
@@ -44,7 +44,7 @@ class PendingResponse:
 async def build_completion(
     served: ServedModel, limits: Limits, request: CompletionRequest, client: str, check_room: CheckRoom
 ) -> PendingResponse:
-    """What /v1/completions was asked for."""
+    """Build the sequences of a /v1/completions request."""
     served.check_name(request.model)
     served.check_generates()
     echo = bool(request.echo)
@@ -73,7 +73,7 @@ async def build_completion(
 async def build_chat(
     served: ServedModel, limits: Limits, request: ChatRequest, client: str, check_room: CheckRoom
 ) -> PendingResponse:
-    """What /v1/chat/completions was asked for."""
+    """Build the sequences of a /v1/chat/completions request."""
     served.check_name(request.model)
     served.check_generates()
     if request.top_logprobs and not request.logprobs:
@@ -102,27 +102,27 @@ async def build_chat(
 
 @dataclass
 class SequenceBuilder:
-    """What all sequences of a request have in common."""
+    """Builds the sequences of a request from their common settings."""
 
     served: ServedModel
     limits: Limits
     request: GenerationRequest
     client: str
     check_room: CheckRoom
-    new: int  # tokens to generate at most
-    fixed: bool  # whether the client said so; else what room there is is enough
+    new: int  # maximal new tokens
+    fixed: bool  # whether the client set it; else it is reduced to what fits
     rule: tuple[str, Any] | None
-    top: int | None  # how many most probable tokens to list at each place; None for no log-probabilities
+    top: int | None  # number of top tokens per position; None for no log-probabilities
     stops: tuple[str, ...]
-    continues: bool = True  # whether the output is the prompt's own next words
+    continues: bool = True  # whether the output continues the prompt's text directly
 
     async def build(
         self, prompts: abc.Sequence[list[int]], echoed: abc.Sequence[str | None], echo_only: bool = False
     ) -> PendingResponse:
-        """One sequence for each prompt and each copy of it."""
+        """Build one sequence for each prompt and copy."""
         copies = self.request.n or 1
         rooms = [self.room(ids) for ids in prompts]
-        # Those who must be rejected are rejected before anything is made for them.
+        # Reject before doing any work.
         start = self.served.start_tokens() if self.served.is_seq2seq else []
         self.check_room(self.client, len(prompts[0]) + rooms[0] + len(start))
         guides = await self.make_guides(len(prompts) * copies)
@@ -154,7 +154,7 @@ class SequenceBuilder:
         return PendingResponse(sequences, choices, sum(map(len, prompts)))
 
     def settings(self) -> Generation:
-        """The folder's settings under the request's."""
+        """The folder's decoding settings, overridden by the request."""
         request = self.request
         vocabulary = self.served.vocabulary
         return override_settings(self.served.settings, {
@@ -166,20 +166,20 @@ class SequenceBuilder:
         })  # fmt: skip
 
     def seeds(self, copies: int) -> list[int]:
-        """One a copy, the same as `generate` gives to several texts of one prompt."""
+        """One seed per copy, the same as in `generate`."""
         if copies == 1 and self.request.seed is not None:
             return [to_signed(self.request.seed)]
         return row_seeds(self.request.seed, 1, copies, torch.device("cpu")).tolist()
 
     async def make_guides(self, count: int) -> list[Guide | None]:
-        """A guide of its own for each sequence; compiling may take a moment."""
+        """One guide per sequence; compiled outside the event loop."""
         if self.rule is None:
             return [None] * count
         kind, rule = self.rule
         return await asyncio.to_thread(lambda: [self.served.make_guide(kind, rule) for _ in range(count)])
 
     def room(self, ids: list[int]) -> int:
-        """How many tokens may be generated after a prompt; nothing is ever cut."""
+        """How many tokens can be generated after a prompt; prompts are never truncated."""
         served = self.served
         assert served.limit is not None
         most = served.source_limit
@@ -195,14 +195,14 @@ class SequenceBuilder:
 
 
 def context_exceeded(tokens: int, limit: int, new: int) -> HTTPError:
-    """400, with the figures in the sentence and beside it."""
+    """400, with the figures in the message and as fields."""
     asked = f" and max_tokens is {new}" if new else ""
     return HTTPError(400, f"the prompt has {tokens} tokens{asked}; the context holds {limit}", param="prompt",
                    code="context_length_exceeded", facts={"tokens": tokens + new, "limit": limit})  # fmt: skip
 
 
 def ignore_event(event: object) -> None:
-    """For a sequence that nobody listens to yet."""
+    """Placeholder callback until the sequence is submitted."""
 
 
 def prompts_of(prompt: Any) -> list[Any]:
@@ -213,14 +213,14 @@ def prompts_of(prompt: Any) -> list[Any]:
 
 
 def check_count(limits: Limits, prompts: int, copies: int) -> None:
-    """Whether so many sequences may be asked for at once."""
+    """Check the number of sequences of a request."""
     if prompts * copies > limits.choices:
         raise HTTPError(400, f"{prompts} prompts times n {copies} are more than {limits.choices} texts",
                       param="n", code="too_many_texts", facts={"limit": limits.choices})  # fmt: skip
 
 
 def check_length(served: ServedModel, prompt: str | abc.Sequence[int]) -> None:
-    """Whether a prompt can fit at all, as far as that is seen without tokenizing it."""
+    """Reject a prompt that cannot fit, by a bound that needs no tokenization."""
     most = served.source_limit
     least = len(prompt) if not isinstance(prompt, str) else -(-len(prompt) // served.longest_token)
     if most is not None and least > most:
@@ -230,10 +230,10 @@ def check_length(served: ServedModel, prompt: str | abc.Sequence[int]) -> None:
 async def tokenize_prompts(
     served: ServedModel, prompts: abc.Sequence[Any], echo: bool
 ) -> list[tuple[list[int], str | None]]:
-    """The ids of prompts, and their texts where they are echoed.
+    """The ids of prompts, and their texts if echoed.
 
-    Those that cannot fit are rejected before any is tokenized, and what takes long is done beside the event loop,
-    one prompt at a time: the first that does not fit is the last.
+    Prompts that cannot fit are rejected before any is tokenized; long ones are tokenized outside the event loop, one
+    at a time, stopping at the first that does not fit.
     """
     for prompt in prompts:
         check_length(served, prompt)
@@ -243,7 +243,7 @@ async def tokenize_prompts(
 
 
 def tokenize_prompt(served: ServedModel, prompt: str | list[int], echo: bool) -> tuple[list[int], str | None]:
-    """The ids of one prompt; those given are checked, a text is tokenized."""
+    """The ids of one prompt: given ids are checked, a text is tokenized."""
     if not isinstance(prompt, str):
         if max(prompt) >= served.vocabulary:
             raise HTTPError(400, f"the prompt holds the id {max(prompt)}; ids go from 0 to {served.vocabulary - 1}",
@@ -263,7 +263,7 @@ def tokenize_prompt(served: ServedModel, prompt: str | list[int], echo: bool) ->
 
 
 def content_of(message: Message) -> str:
-    """A message's text; parts stand one after the other."""
+    """A message's text; parts are concatenated."""
     return message.content if isinstance(message.content, str) else "".join(part.text for part in message.content)
 
 

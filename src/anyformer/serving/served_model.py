@@ -1,4 +1,4 @@
-"""What is served: a model, its name, its context, its detokenizer and its chat template."""
+"""The served model with its name, context length, detokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anyformer.serving.detokenizer import Detokenizer
 from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.predict_rows import takes
 
-# Of a folder's decoding settings those that make sense for one text, token by token.
+# The decoding settings of a folder that apply to serving: one output, token by token.
 KEPT = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "no_repeat_ngram_size", "suppress_tokens", "renormalize_logits", "pad_token_id", "bos_token_id",
@@ -30,11 +30,11 @@ KEPT = (
 
 @dataclass
 class ServedModel:
-    """One model with a name."""
+    """A named model."""
 
     predictor: Predictor
     name: str
-    limit: int | None = None  # tokens of the context; None where the model generates no text
+    limit: int | None = None  # context length in tokens; None if the model generates no text
     chat: ChatTemplate = field(default_factory=PlainTemplate)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -45,27 +45,27 @@ class ServedModel:
 
     @property
     def is_seq2seq(self) -> bool:
-        """Whether it is an encoder-decoder: prompts are read by the encoder."""
+        """Whether it is an encoder-decoder, whose encoder reads the prompt."""
         return isinstance(self.predictor.spec, Seq2Seq)
 
     @cached_property
     def reader(self) -> Detokenizer:
-        """What turns new tokens into text."""
+        """The detokenizer."""
         return Detokenizer(self.predictor.require_tokenizer().target)
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token: no text with more than that for each place in the context can fit."""
+        """Length of the longest token, to bound a text's number of tokens from below."""
         return max((len(raw) for raw in self.predictor.require_tokenizer().spelling[0] if raw is not None), default=1)
 
     @property
     def source_limit(self) -> int | None:
-        """Tokens a prompt may have, before anything is generated."""
+        """Maximal prompt tokens."""
         return self.predictor.spec.encoder.embed.limit if self.is_seq2seq else self.limit
 
     @cached_property
     def settings(self) -> Generation:
-        """The folder's own decoding settings, as far as they are about single tokens."""
+        """The folder's decoding settings that apply to serving."""
         found = {name: value for name, value in changed_settings(self.predictor.defaults).items() if name in KEPT}
         ends = self.predictor.defaults.ends
         tokenizer = self.predictor.tokenizer
@@ -75,25 +75,25 @@ class ServedModel:
 
     @cached_property
     def vocabulary(self) -> int:
-        """How many ids the model knows."""
+        """The vocabulary size."""
         spec = self.predictor.spec.decoder if self.is_seq2seq else self.predictor.spec
         return spec.embed.vocabulary[0]
 
     def start_tokens(self) -> list[int]:
-        """What an encoder-decoder's output begins with."""
+        """The first tokens of an encoder-decoder's output."""
         first = self.predictor.defaults.start_token
         if first is None:
             raise no_start_token("", "add it to generation_config.json of the folder")
         return [first]
 
     def check_name(self, asked: str | None) -> None:
-        """Only this model is here."""
+        """Raise 404 for any other model name."""
         if asked is not None and asked != self.name:
             raise HTTPError(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", param="model",
                           code="model_not_found")  # fmt: skip
 
     def check_generates(self) -> None:
-        """Whether it generates text, else an error response."""
+        """Raise 400 if the model generates no text."""
         if not self.generates:
             raise HTTPError(400, "this model continues no text; ask /v1/predict or /v1/embeddings", code="unsupported")
 
@@ -108,7 +108,7 @@ class ServedModel:
         return facts
 
     def make_guide(self, kind: str, rule: Any) -> Guide:
-        """A fresh guide for one sequence."""
+        """A new guide for one sequence."""
         from anyformer.generation.grammar import json_guide, regex_guide
 
         tokenizer, ends = self.predictor.require_tokenizer().target, self.settings.ends
@@ -121,16 +121,16 @@ def can_generate(predictor: Predictor) -> bool:
     if not isinstance(spec, Model | Seq2Seq) or not isinstance(spec.head, LM):
         return False
     if isinstance(spec, Seq2Seq) and not isinstance(spec.encoder.embed, Tokens):
-        return False  # what it reads is not text alone: its rows come by /v1/predict
+        return False  # its input is not only text: served by /v1/predict
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     return decoder.stack.causal and decoder.embed.vocabulary is not None
 
 
 def override_settings(settings: Generation, given: dict[str, Any]) -> Generation:
-    """The folder's settings with a request's on top; what is None there is left as it is."""
-    token_name = {name: value for name, value in given.items() if value is not None}
-    if token_name.get("top_k") == 0:
-        token_name["top_k"] = None
-    if token_name.get("temperature") == 0:
-        token_name["do_sample"] = False
-    return replace(settings, **token_name)
+    """The folder's settings overridden by a request's; None keeps the folder's."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen.get("top_k") == 0:
+        chosen["top_k"] = None
+    if chosen.get("temperature") == 0:
+        chosen["do_sample"] = False
+    return replace(settings, **chosen)

@@ -1,4 +1,4 @@
-"""A server from its start to its end: it answers while the model is loaded, works, drains and goes."""
+"""The server's life cycle: it responds while the model loads, serves, drains and exits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from anyformer.serving.listener import Listener, most_connections
 from anyformer.serving.served_model import ServedModel, can_generate
 
 KEEP_ALIVE = 30  # seconds an idle connection is kept; longer than clients keep theirs
-FLUSH = 1  # seconds for last words after the grace time
+FLUSH = 1  # seconds to send final responses after the grace period
 TICK = 0.02
 
 
@@ -56,7 +56,7 @@ class ServeOptions:
     grace: float = 30.0
     queue_tokens: int = 65_536
     deadline: float | None = None
-    connections: int | None = None  # as many as open files allow, where it is not said
+    connections: int | None = None  # default: as many as open files allow
     known_as: tuple[str, ...] = ()
 
 
@@ -71,7 +71,7 @@ class RunningServer:
 
 
 def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> None:
-    """Serve until a signal comes; a second one ends at once."""
+    """Serve until a signal; a second signal exits immediately."""
     if request.key is None and not request.no_auth and not is_loopback(request.host):
         raise UserError(f"{request.host} can be reached by others, and there is no key", where="--host",
                         fix="give --key-file FILE, or --insecure-no-auth")  # fmt: skip
@@ -88,13 +88,13 @@ def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> N
         asyncio.run(serving.run())
     if serving.is_stuck():
         logging.getLogger("anyformer").warning("the engine hangs and is left behind")
-        os._exit(0)  # Python would wait for it, or crash beside it
+        os._exit(0)  # normal exit would wait for the thread, or crash
     if serving.is_computing():
         os._exit(0)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at the address; whether it can be had is known before the model is loaded."""
+    """Bind the address, before the model is loaded, so that errors show immediately."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
@@ -113,7 +113,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class AppGate:
-    """The application once there is one; before, the door answers that it is loading."""
+    """Forwards to the application once it exists; until then responds that the model is loading."""
 
     def __init__(self) -> None:
         self.app: ASGIApp | None = None
@@ -129,11 +129,11 @@ class AppGate:
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn without its signal handlers: ours drain first."""
+    """uvicorn without its signal handlers; ours drain first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
 
@@ -152,7 +152,7 @@ class ServerRun:
         self.gate = AppGate()
         hosts, any_address = local_names(request.host, request.known_as)
         door = AuthMiddleware(self.gate, hosts=hosts, any_address=any_address, key=request.key)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strange bytes are everyday, not news
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # malformed requests are not worth logging
         self.server = QuietServer(uvicorn.Config(
             door, http=connection_class(self.limits), ws="none", lifespan="off", loop="asyncio", log_config=None,
             access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FLUSH,
@@ -162,7 +162,7 @@ class ServerRun:
         self.standing: RunningServer | None = None
 
     async def run(self) -> None:
-        """From the first answer to the last."""
+        """Run from startup to shutdown."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.on_signal, number)
@@ -175,10 +175,10 @@ class ServerRun:
             await asyncio.wait({loading, serving, asyncio.create_task(self.asked_to_stop.wait())},
                                return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
             if not loading.done():
-                os._exit(0)  # asked to stop before there was anything to lose
+                os._exit(0)  # stopped before the model was loaded
             self.standing = loading.result()
             gc.collect()
-            gc.freeze()  # what is here now stays: a collection that walks all of it holds everybody up for a while
+            gc.freeze()  # exclude long-lived objects from garbage collection, whose full passes block all requests
             self.on_ready(self.standing)
             await self.asked_to_stop.wait()
             await self.drain(self.standing)
@@ -190,7 +190,7 @@ class ServerRun:
             self.close()
 
     def listener(self) -> Listener:
-        """What takes connections and hands them to uvicorn's protocol."""
+        """The listener that hands connections to uvicorn's protocol."""
         config, shared = self.server.config, self.server.server_state
         config.load()
 
@@ -201,21 +201,21 @@ class ServerRun:
         return Listener(self.listening, make, self.connections, lambda: len(shared.connections))
 
     def on_signal(self, number: int) -> None:
-        """The first signal drains, the second ends."""
+        """The first signal drains, the second exits."""
         self.signals += 1
         if self.signals > 1:
             os._exit(128 + number)
         self.asked_to_stop.set()
 
     async def look(self) -> None:
-        """Once a second: who sends or reads too slowly."""
+        """Check for slow clients once a second."""
         while True:
             await asyncio.sleep(1.0)
             check_connections(self.server.server_state.connections)
 
     def load(self) -> RunningServer:
-        """The model, its engine and its application."""
-        # Torch imports this when an operation of ours first runs: a second or more in which nobody would be answered.
+        """Load the model, and create its engine and application."""
+        # torch would import this on the first use of a custom op, blocking requests for a second or more.
         import torch._dynamo  # noqa: F401
 
         request = self.request
@@ -244,21 +244,21 @@ class ServerRun:
         return RunningServer(url, served, engine, weights + (0 if store is None else store.bytes))
 
     async def drain(self, standing: RunningServer) -> None:
-        """No new work; what runs may end within the grace time, the rest is told that it does not."""
+        """Accept no new work; running requests may finish within the grace period, the rest fail with an error."""
         state: AppState = self.gate.app.state.shared  # type: ignore[union-attr]
         state.draining = True
         engine, until = standing.engine, time.monotonic() + self.request.grace
         engine.drain(0)
         while time.monotonic() < until and (engine.counts.in_flight or self.server.server_state.tasks):
             await asyncio.sleep(TICK)
-        # Beside this thread: one that hangs in the model is waited for by nobody.
+        # In another thread: do not wait for an engine that hangs in the model.
         threading.Thread(target=engine.stop, daemon=True).start()
         until = time.monotonic() + FLUSH / 2
         while time.monotonic() < until and self.server.server_state.tasks:
             await asyncio.sleep(TICK)
 
     def is_stuck(self) -> bool:
-        """Whether the engine's thread does not end."""
+        """Whether the engine's thread does not exit."""
         thread = None if self.standing is None else self.standing.engine.thread
         if thread is not None:
             thread.join(0.3)
@@ -269,14 +269,14 @@ class ServerRun:
         return self.gate.app is not None and self.gate.app.state.shared.look.worker.busy  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Nothing of ours is left running."""
+        """Stop everything still running."""
         if self.standing is not None:
             self.standing.served.chat.close()
-        gc.freeze()  # at the exit too, where walking all of it takes a second or more
+        gc.freeze()  # a full collection at exit takes a second or more
 
 
 def name_of(folder: Path) -> str:
-    """The folder's own name, without what a URL would have to escape."""
+    """The folder's name, without characters that need escaping in a URL."""
     name = folder.resolve().name or "model"
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in name)[
         :128

@@ -1,8 +1,8 @@
-"""Responses that are generated while the client waits: as a stream of events, or whole at the end.
+"""Responses of generated text: as a stream of server-sent events, or whole at the end.
 
-A client that disconnects is noticed at once, in the queue as in the middle of a text, and its sequences are cancelled.
-One that reads too slowly holds up nobody: what waits for it is bounded, its sequences are paused until it has read
-that, and if it reads nothing for long it is disconnected.
+A client that disconnects is noticed immediately, in the queue as well as during generation, and its sequences are
+cancelled. One that reads too slowly does not affect others: its buffered output is bounded, its sequences are paused
+until it has read that, and if it reads nothing for long it is disconnected.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
 from anyformer.serving.sequences import PendingResponse
 
-MANY = 128  # tokens with log-probabilities, from which on they are written beside the event loop
-PART = 65_536  # bytes of a response handed to the network at once
+MANY = 128  # tokens with log-probabilities from which they are serialised outside the event loop
+PART = 65_536  # bytes of a response written at once
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 DONE = b"data: [DONE]\n\n"
 Result = TypeVar("Result")
 
 
 class EventFormat(Protocol):
-    """How the choices of a response are sent: completions and chat differ in this alone."""
+    """The wire format of a response: the only difference between completions and chat."""
 
     def first(self, choice: ResponseChoice) -> str | None:
-        """The event that opens a choice, if there is one."""
+        """The opening event of a choice, if any."""
 
     def chunk(self, choice: ResponseChoice, piece: str, entries: Sequence[TokenLogprob], reason: str | None) -> str:
         """The event of a piece, as JSON."""
 
     def last(self, usage: dict[str, int]) -> str | None:
-        """The event with the usage, if it was asked for."""
+        """The usage event, if requested."""
 
     def whole(self, choices: Iterable[tuple[ResponseChoice, str, list[TokenLogprob]]], usage: dict[str, int]) -> str:
         """The whole response, as JSON."""
 
 
 class ClientGone(Exception):
-    """The client has disconnected, or reads nothing."""
+    """The client has disconnected or reads nothing."""
 
 
 class GenerationResponse(Response):
-    """Submits the sequences of a request; a response of its own kind, as it watches the client while it sends."""
+    """Submits the sequences of a request and sends their output, watching for a disconnect meanwhile."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GenerationResponse(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Submit the sequences, send what comes, and leave nothing running."""
+        """Submit the sequences, send their output, and cancel whatever is left."""
         watch: asyncio.Task[None] | None = None
         try:
             self.submit()
@@ -91,7 +91,7 @@ class GenerationResponse(Response):
                     await watch
 
     def submit(self) -> None:
-        """All sequences, or none."""
+        """Submit all sequences, or none."""
         for choice, sequence in zip(self.pending.choices, self.pending.sequences, strict=True):
             sequence.on_event = post_events(self.box, choice)
             try:
@@ -100,7 +100,7 @@ class GenerationResponse(Response):
                 raise to_http_error(error) from None
 
     def cancel(self) -> None:
-        """Ask for nothing more."""
+        """Cancel all sequences."""
         for sequence in self.pending.sequences:
             self.cancel_sequence(sequence)
 
@@ -109,7 +109,7 @@ class GenerationResponse(Response):
             self.engine.cancel(sequence)
 
     def set_paused(self, paused: bool) -> None:
-        """The client does not take what was generated, or has taken it."""
+        """Pause or resume the sequences as the client falls behind or catches up."""
         if not paused:
             self.engine.resume(self.pending.sequences)
             return
@@ -117,14 +117,14 @@ class GenerationResponse(Response):
             sequence.paused = True
 
     async def watch(self, receive: Receive) -> None:
-        """Wait for the client to go."""
+        """Cancel when the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.cancel()
         self.box.leave()
 
     async def receive_events(self) -> Iterator[ResponseChoice]:
-        """Take what has come; the choices it is about."""
+        """Process queued events; returns the affected choices."""
         items = await self.box.take()
         if self.box.gone:
             raise ClientGone
@@ -159,7 +159,7 @@ class GenerationResponse(Response):
     # ------------------------------------------------------------ piece by piece
 
     async def send_stream(self, send: Send) -> None:
-        """Send pieces as they come. The first event decides the status: before it, an error is a plain response."""
+        """Stream events. An error before the first event is sent as a plain error response."""
         left = len(self.pending.choices)
         begun: set[int] = set()
         started = False
@@ -196,22 +196,22 @@ class GenerationResponse(Response):
         await self.send_events(send, lines, end=True, done=True)
 
     async def send_events(self, send: Send, lines: list[str], end: bool = False, done: bool = False) -> None:
-        """Events as one write."""
+        """Send events in one write."""
         body = "".join(f"data: {line}\n\n" for line in lines).encode() + (DONE if done else b"")
         await self.send(send, {"type": "http.response.body", "body": body, "more_body": not end})
 
     async def send(self, send: Send, message: Message) -> None:
-        """Write to the client; one that reads nothing is waited for until its connection is cut (connection.py)."""
+        """Write to the client; if it reads nothing, this blocks until its connection is aborted (connection.py)."""
         await send(message)
         if self.box.gone:
             raise ClientGone
 
 
 async def run_beside(work: Callable[[], Result], tokens: int) -> Result:
-    """Do some work, beside the event loop where it is about many tokens."""
+    """Run work for many tokens outside the event loop."""
     return await asyncio.to_thread(work) if tokens > MANY else work()
 
 
 def post_events(box: Box, choice: ResponseChoice) -> Callable[[Event], None]:
-    """What the engine calls for one sequence."""
+    """The engine's event callback for one sequence."""
     return lambda event: box.post((choice, event))

@@ -1,7 +1,7 @@
-"""A process of its own that renders a model folder's chat template; run as a script, it imports no model code.
+"""Renders a model folder's chat template in a separate process; run as a script, it imports no model code.
 
-A template is a program from a stranger. Here it has little memory, no names of ours, and can be ended at any moment.
-The first line of stdin is the template with its limits, every further one a conversation; each is answered by a line.
+A template is untrusted code. Here it has limited memory, none of our names, and can be killed at any time. The first
+line of stdin is the template with its limits, every further one a conversation; each is answered by one line.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what an assistant wrote; for the text it means nothing."""
+    """`{% generation %}...{% endgeneration %}` marks assistant output; it has no effect on the text."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """What stands inside, as it is."""
+        """Parse to the tag's body."""
         next(parser.stream)
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
 class Raised(Exception):
-    """What the template itself says is wrong."""
+    """An error raised by the template."""
 
 
 def raise_exception(message: object) -> None:
-    """Templates call this to refuse a conversation."""
+    """Called by templates to reject a conversation."""
     raise Raised(str(message))
 
 
 def as_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
             sort_keys: bool = False) -> str:  # fmt: skip
-    """JSON with letters as they are, not made safe for a web page."""
+    """JSON without ASCII or HTML escaping."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def compiled(source: str, most: int) -> Callable[[dict[str, Any]], str]:
-    """A function from a conversation to its text, which may not be longer than `most` characters."""
+    """Compile a template to a function that renders a conversation to at most `most` characters."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols], optimized=False
     )
@@ -71,7 +71,7 @@ def compiled(source: str, most: int) -> Callable[[dict[str, Any]], str]:
 
 
 def answer(render: Callable[[dict[str, Any]], str], line: str) -> dict[str, str]:
-    """The text of a conversation, or a sentence saying why there is none."""
+    """The text of a conversation, or an error message."""
     try:
         return {"text": render(json.loads(line))}
     except Raised as error:
@@ -87,11 +87,11 @@ def answer(render: Callable[[dict[str, Any]], str], line: str) -> dict[str, str]
 
 
 def main() -> None:
-    """Render until nobody asks any more."""
+    """Render until stdin ends."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)  # the end of stdin is the end
-    say({})  # started; from here on time counts
+        signal.signal(name, signal.SIG_IGN)  # only the end of stdin ends it
+    say({})  # ready; from here on the timeout applies
     first = json.loads(sys.stdin.readline() or "null")
     if first is None:
         return
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """End in the middle of a template without end if the server was killed: then nobody stops it in time."""
+    """Exit even inside an endless template if the server was killed."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
