@@ -1,1 +1,1 @@
-"""Checkpoints: tensors on disk, two-way name tables, folders that open here and elsewhere."""
+"""Checkpoints: tensors on disk, two-way name tables, model folders for anyformer and Hugging Face."""

@@ -1,7 +1,7 @@
-"""Adapter folders as peft keeps them: adapter_config.json and adapter_model.safetensors beside a base model.
+"""Adapter folders in peft's format: adapter_config.json and adapter_model.safetensors for a base model.
 
-Names there are those of the family that the network belongs to. A linear layer here may be one module there or several
-(queries, keys and values): an adapter is written for each of theirs, with the rows that it has.
+Names are those of the network's Hugging Face family. One linear layer here may correspond to several modules there
+(queries, keys and values): an adapter is written for each of those modules, with its rows.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from anyformer.slots import Network
 from anyformer.spec import Spec
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-NETWORK_FILE = "adapter_network.json"  # our own: the network that it adapts, whose head the base may not have
-ABOVE = "base_model.model."  # what peft puts before every name
+NETWORK_FILE = "adapter_network.json"  # our addition: the adapted network, whose head the base may lack
+ABOVE = "base_model.model."  # peft's prefix of every name
 OTHER = "give the model that the adapter was trained on"
 REFUSED = ("use_dora", "layer_replication", "target_parameters", "trainable_token_indices")
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """The adapter of one linear layer: W + scale B A, with an A of its own for each slice of the rows."""
+    """The adapter of one linear layer: W + scale B A, with a separate A for each slice of the rows."""
 
     a: Tensor  # (slices * rank, in)
     b: Tensor  # (out, rank)
-    slice_of: Tensor  # (out,): the slice of each row, -1 where it has no adapter
+    slice_of: Tensor  # (out,): the slice of each row, -1 if it has no adapter
     scale: float
 
     @property
@@ -46,7 +46,7 @@ class Adapter:
         return self.b.shape[1]
 
     def of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
-        """A and B of some rows alone; rows of several slices need the rank of all of them. None without one."""
+        """A and B for a subset of rows; rows of several slices need their ranks combined. None without an adapter."""
         slices = self.slice_of[rows].unique()
         slices = slices[slices >= 0]
         if not len(slices):
@@ -58,7 +58,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class NamedModule:
-    """A module of theirs that holds rows of one linear layer of ours."""
+    """A module in the family's code that holds rows of one of our linear layers."""
 
     name: str
     rows: Tensor
@@ -66,7 +66,7 @@ class NamedModule:
 
 
 def family_of(spec: Network, model_type: str) -> tuple[Family, str] | None:
-    """The family and the head that a network has, if possible that of `model_type`; None where no family has it."""
+    """The family and head kind of a network, preferring `model_type`; None if no family can express it."""
     try:
         family, head, _ = as_family(spec, {"model_type": model_type})
     except UserError:
@@ -75,7 +75,7 @@ def family_of(spec: Network, model_type: str) -> tuple[Family, str] | None:
 
 
 def pairs_of(spec: Network, model_type: str) -> list[names.NamePair]:
-    """Every parameter of a network with its names in an adapter folder: its family's, or our own."""
+    """Every parameter of a network with its names in an adapter folder: its family's, or ours without a family."""
     model, found = spec.build(device="meta"), family_of(spec, model_type)
     if found is None:
         return names.pair_up(model, tuple(names.Row(name, name) for name, _ in model.named_parameters()))
@@ -85,7 +85,8 @@ def pairs_of(spec: Network, model_type: str) -> list[names.NamePair]:
 
 
 def modules_of(pair: names.NamePair, rows: int) -> Iterator[NamedModule]:
-    """The modules there that a weight here is made of. Operations move rows of a bias as those of a weight."""
+    """The family's modules that make up one of our weights. Operations move the rows of a bias like those of a
+    weight."""
     parts = pair.operation.push(torch.arange(rows), pair.owner)
     transposed = isinstance(pair.operation, Transpose | TransposedThirds)
     for name, part in zip(pair.theirs, parts, strict=True):
@@ -99,9 +100,9 @@ def write_adapter(
     folder: Path, spec: Network, adapters: Mapping[str, Adapter], whole: Mapping[str, Tensor], *,
     base: str, model_type: str = "", dropout: float = 0.0,
 ) -> None:  # fmt: skip
-    """Write adapters by the paths of their linear layers, and the parameters that were trained `whole` by name.
+    """Write adapters by the paths of their linear layers, and fully trained parameters (`whole`) by name.
 
-    `base` is the folder of the model that they adapt, `model_type` its family where it has one.
+    `base` is the folder of the adapted model, `model_type` its family, if any.
     """
     pairs = {pair.ours: pair for pair in pairs_of(spec, model_type)}
     held: dict[str, Tensor] = {}
@@ -140,12 +141,12 @@ def write_adapter(
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter rather than a model."""
+    """Whether a folder holds an adapter instead of a model."""
     return inside(folder, CONFIG_FILE).is_file()
 
 
 def base_of(folder: Path) -> Path:
-    """The folder of the model that an adapter was trained on, which may be another adapter."""
+    """The folder of an adapter's base model, which may be another adapter."""
     base = named_base(folder)
     if base is None or not base.is_dir():
         raise UserError(f"the model it was trained on ({base}) is not there", where=f"{folder.name}/{CONFIG_FILE}",
@@ -161,13 +162,13 @@ def base_of(folder: Path) -> Path:
 
 
 def named_base(folder: Path) -> Path | None:
-    """The base that an adapter names; a relative path begins in its folder."""
+    """The base that an adapter names; relative to its folder."""
     base = read_json(inside(folder, CONFIG_FILE)).get("base_model_name_or_path")
     return folder / base if isinstance(base, str) and base and "\0" not in base else None
 
 
 def network_of(folder: Path, tensors_held: int) -> Network | None:
-    """The network that an adapter was trained in, where it was written here; not larger than so many tensors allow."""
+    """The adapted network, if the folder was written here; its size is checked against the number of tensors."""
     path = inside(folder, NETWORK_FILE)
     if not path.is_file():
         return None
@@ -180,7 +181,7 @@ def network_of(folder: Path, tensors_held: int) -> Network | None:
 
 
 def open_adapted(base: Opened, folder: Path) -> Opened:
-    """A base model with the adapter of a folder merged into its weights; the head is that of the adapter's network."""
+    """A base model with a folder's adapter merged; the head is that of the adapter's network."""
     trained = dict(base.model.named_parameters())
     spec = network_of(folder, 2 * len(trained)) or base.spec
     adapter = AdapterFile.open(folder, spec, "" if base.family is None else base.family.model_type)
@@ -204,7 +205,7 @@ def open_adapted(base: Opened, folder: Path) -> Opened:
 
 @dataclass(frozen=True)
 class AdapterFile:
-    """The tensors of an adapter folder by the names that the pairs of a network have."""
+    """The tensors of an adapter folder, by the names in a network's pairs."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -213,22 +214,22 @@ class AdapterFile:
 
     @classmethod
     def open(cls, folder: Path, spec: Network, model_type: str) -> AdapterFile:
-        """Read what an adapter holds for a network; `model_type` is the family of its base where that has one."""
+        """Open an adapter for a network; `model_type` is the family of its base, if any."""
         config, path = checked_config(folder), inside(folder, WEIGHTS_FILE)
         if not path.is_file():
             raise UserError(f"{WEIGHTS_FILE} is not there", where=folder.name, fix="save the adapter as safetensors")
         found = family_of(spec, model_type)
-        spelled = str if found is None else found[0].module_name  # older code had the names of the files
+        spelled = str if found is None else found[0].module_name  # older versions used the names in the files
         held = {spelled(name.removeprefix(ABOVE)): entry for name, entry in tensors.read_header(path).items()}
         return cls(folder, config, held, pairs_of(spec, model_type))
 
     @property
     def whole(self) -> set[str]:
-        """Our names of the parameters that were trained whole."""
+        """Our names of the fully trained parameters."""
         return {pair.ours for pair in self.pairs if all(name in self.entries for name in pair.theirs)}
 
     def merge_into(self, model: nn.Module) -> None:
-        """Add the adapters to the weights of the model, and take over what was trained whole."""
+        """Merge the adapters into the model's weights, and copy fully trained parameters."""
         parameters, used, whole = dict(model.named_parameters()), set[str](), self.whole
         with torch.no_grad():
             for pair in self.pairs:
@@ -248,7 +249,7 @@ class AdapterFile:
 
 
 def fitting(made: Tensor, parameter: Tensor, name: str, folder: Path) -> Tensor:
-    """What is to be copied, if its shape is right."""
+    """A tensor to copy into a parameter, with its shape checked."""
     if made.shape != parameter.shape:
         raise UserError(f"{name} has shape {tuple(parameter.shape)}, the adapter {tuple(made.shape)}",
                         where=folder.name, fix=OTHER)  # fmt: skip
@@ -259,7 +260,7 @@ def change_of(
     pair: names.NamePair, parameter: Tensor, entries: Mapping[str, tensors.Entry], config: Mapping[str, Any],
     used: set[str],
 ) -> Tensor | None:  # fmt: skip
-    """What the adapters of their modules add to a weight of ours; None where there are none."""
+    """The update of one of our weights from its modules' adapters; None if there are none."""
     found, parts = False, []
     for module in modules_of(pair, parameter.shape[0]):
         a, b = (f"{module.name}.lora_{letter}.weight" for letter in "AB")
@@ -278,7 +279,7 @@ def change_of(
 
 
 def scale_of(name: str, rank: int, config: Mapping[str, Any]) -> float:
-    """The factor on B A of one module."""
+    """The scale of one module's adapter."""
     patterns = config.get("alpha_pattern")
     own = patterns if isinstance(patterns, dict) else {}
     alpha = next((value for key, value in own.items() if name == key or name.endswith(f".{key}")),
@@ -289,7 +290,7 @@ def scale_of(name: str, rank: int, config: Mapping[str, Any]) -> float:
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
-    """The settings of an adapter folder; kinds of adapters that are not read are refused."""
+    """The config of an adapter folder; unsupported kinds of adapters are rejected."""
     config: dict[str, Any] = read_json(inside(folder, CONFIG_FILE))
     kind = config.get("peft_type")
     if kind != "LORA":

@@ -1,7 +1,7 @@
 """Changing a trained model: fewer key/value heads, another length, another kind of position, fewer layers.
 
-Each change gives a new spec, a new network with every weight that still has a place, and notes: what changed, from
-what to what, whether answers stay the same, and whether fine-tuning is advised.
+Each change gives a new spec, a new network with all weights that still fit, and notes: what changed, whether outputs
+stay the same, and whether fine-tuning is advised.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Changed:
 
 
 def rebuilt(model: nn.Module, spec: Network, weights: Weights, notes: list[str]) -> Changed:
-    """A network of the new spec with these weights; what they do not cover starts fresh, and is said."""
+    """A network of the new spec with these weights; parameters they do not cover are newly initialised and noted."""
     first = next(model.parameters())
     new = spec.build(seed=0, device=first.device, dtype=first.dtype).eval()
     fresh = []
@@ -85,9 +85,9 @@ def with_stack(spec: Any, path: str, stack: Stack) -> Any:
 
 
 def fewer_kv_heads(spec: Network, model: nn.Module, kv_heads: int) -> Changed:
-    """Grouped heads from a trained model: keys and values of a group become their mean (2305.13245).
+    """Convert to grouped-query attention: the key and value heads of a group are averaged (2305.13245).
 
-    Of an encoder-decoder only the decoder changes, as in the paper: the encoder has no cache to shrink.
+    In an encoder-decoder only the decoder changes, as in the paper: the encoder has no KV cache to shrink.
     """
     path = "decoder.stack" if isinstance(spec, Seq2Seq) else "stack"
     stack, weights = stacks(spec)[path], weights_of(model)
@@ -145,7 +145,7 @@ def pool_heads(weights: Weights, path: str, sizes: HeadSizes, kv_heads: int) -> 
 
 
 def fewer_layers(spec: Network, model: nn.Module, keep: Sequence[int]) -> Changed:
-    """The layers named, in that order: a student's start from its teacher (DistilBERT takes every second one)."""
+    """Keep the given layers, in that order, as a student's initialisation (DistilBERT takes every second one)."""
     weights, notes, new = weights_of(model), [], spec
     for path, stack in stacks(spec).items():
         if not keep or min(keep) < 0 or max(keep) >= stack.depth:
@@ -180,7 +180,7 @@ def fewer_layers(spec: Network, model: nn.Module, keep: Sequence[int]) -> Change
 
 
 def longer(spec: Network, model: nn.Module, length: int, trained: int | None = None) -> Changed:
-    """The same model for texts of `length` tokens; `trained` is the length it was trained on, where that is known."""
+    """The same model for texts of `length` tokens; `trained` is its training length, if known."""
     if length < 1:
         raise UserError(f"a length of {length} is below 1", where="--max-length", fix="give a number of tokens")
     weights, notes, new = weights_of(model), [], spec
@@ -217,14 +217,14 @@ def longer(spec: Network, model: nn.Module, length: int, trained: int | None = N
 
 
 def stretched(table: Tensor, length: int) -> Tensor:
-    """Rows cut off, or interpolated between neighbours."""
+    """Cut off or linearly interpolate rows to `length`."""
     if length <= table.shape[0]:
         return table[:length]
     return F.interpolate(table.float().T[None], size=length, mode="linear", align_corners=True)[0].T.to(table.dtype)
 
 
 def stretch_rope(rope: Rope, length: int, trained: int | None) -> tuple[Rope, str]:
-    """Rotary positions for `length` tokens (2306.15595: divided by the stretch), and what that means."""
+    """Rotary positions for `length` tokens (position interpolation, 2306.15595), with a note."""
     if trained is None:
         unknown = "the length it was trained on is not known, and answers beyond that may be poor"
         return rope, f"rotary positions have no limit; {NOTHING}; {unknown}"
@@ -286,7 +286,7 @@ RELATIVE: dict[str, Callable[[], Relative]] = {"rope": Rope, "alibi": Alibi, "bu
 
 
 def other_position(spec: Network, model: nn.Module, kind: str, length: int = 1024) -> Changed:
-    """The same model with another kind of position; what the old kind had learned is gone, so it wants training."""
+    """The same model with another kind of position; what the old kind had learned is lost, so it must be trained."""
     if kind not in (*ABSOLUTE, *RELATIVE, "none"):
         raise UserError(
             f"unknown position {kind!r}",
@@ -316,12 +316,12 @@ def other_position(spec: Network, model: nn.Module, kind: str, length: int = 102
 
 
 def kept_or(before: Any, after: Any) -> Any:
-    """The part that is there where it is of the kind asked for, with its own settings and weights."""
+    """The existing part if it is of the requested kind, to keep its settings and weights; else the new one."""
     return before if type(before) is type(after) else after
 
 
 def positions_of(spec: Network) -> str:
-    """The kinds of position a model has, by their names here."""
+    """The names of a model's kinds of position."""
     parts: list[Any] = [embed.position for embed in text_embeds(spec).values()]
     parts += [block.relative for stack in stacks(spec).values() for block in stack.tiles]
     named = [type(part).__name__.lower() for part in parts if part is not None and not isinstance(part, NoRelative)]

@@ -30,25 +30,25 @@ from anyformer.spec import Spec
 log = logging.getLogger("anyformer")
 SPEC_FILE, CONFIG_FILE = "anyformer.json", "config.json"
 WAYS = "use --to anyformer, or train with a preset of a family, such as gpt2 or bert-base"
-SHARD_BYTES = 5 * 10**9  # as other libraries cut
+SHARD_BYTES = 5 * 10**9  # as in other libraries
 
 
 @dataclass
 class Opened:
-    """A model as it was found in a folder."""
+    """A model opened from a folder."""
 
     spec: Network
     model: Any
     family: Family | None = None  # None for our own folders
     head: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)  # options of config.json nobody knows
+    unread: list[str] = field(default_factory=list)  # unknown options of config.json
     dtype: torch.dtype = torch.float32  # on disk
-    folder: Path | None = None  # where it was found; None: it was built here
+    folder: Path | None = None  # where it was opened from; None: built in Python
 
     @property
     def labels(self) -> list[str] | None:
-        """Names of the classes, where the folder gives them."""
+        """Class names, if the folder has them."""
         named, listed = self.config.get("id2label"), self.config.get("label_names")  # the second is timm's
         if not isinstance(named, dict):
             return [str(name) for name in listed] if isinstance(listed, list) else None
@@ -62,9 +62,9 @@ class Opened:
 def open_folder(
     folder: str | Path, *, head: str | None = None, device: Any = "cpu", dtype: torch.dtype | None = None
 ) -> Opened:
-    """The model of a folder; its weights are checked by name, shape and type and copied to the device and dtype wanted.
+    """Open the model of a folder; weights are checked by name, shape and type and copied to the given device and dtype.
 
-    `head` opens a Hugging Face folder with another head than its config names ("bare" leaves the head out).
+    `head` opens a Hugging Face folder with another head than its config names ("bare": no head).
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -135,12 +135,12 @@ def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype
                 ignore=lambda name: name in tied or any(p.fullmatch(name) for p in harmless))  # fmt: skip
     model = with_memory(spec, model, device, next(model.parameters()).dtype).eval()
     names.fill(model, table, entries)
-    said = {**config, "model_type": family.model_type}  # timm's folders do not say it, and are written as they came
+    said = {**config, "model_type": family.model_type}  # timm's folders do not have it, and are exported unchanged
     return Opened(spec, model, family, head, said, unread, common_dtype(entries))
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family a config.json names; timm's name an architecture instead."""
+    """The family of a config.json; timm's configs have an architecture instead of a model_type."""
     kind = config.get("model_type")
     if kind is None and isinstance(config.get("architecture"), str):
         kind = TIMM
@@ -160,7 +160,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 
 def head_of(config: Mapping[str, Any], family: Family) -> str:
-    """The kind of head a config.json names; without a name, the bare model, or the first where the family has none."""
+    """The kind of head in a config.json; without one, the bare model, or the family's first head."""
     if not config.get("architectures") and family.head_without_a_name is not None:
         return family.head_without_a_name(config)
     found = config.get("architectures") or [
@@ -180,7 +180,7 @@ def head_of(config: Mapping[str, Any], family: Family) -> str:
 
 
 def has_head(family: Family, spec: Network, entries: Mapping[str, tensors.Entry]) -> bool:
-    """Whether any tensor of the head is in the file."""
+    """Whether the file has any tensor of the head."""
     starts = tuple(f"{name}." for row in family.table(spec, BARE) if row.ours.startswith("head.") for name in row.names)
     return any(name.removeprefix(family.prefix).startswith(starts) for name in entries)
 
@@ -188,7 +188,7 @@ def has_head(family: Family, spec: Network, entries: Mapping[str, tensors.Entry]
 def from_copies(
     entries: dict[str, tensors.Entry], wanted: set[str], copies: Mapping[str, str]
 ) -> dict[str, tensors.Entry]:
-    """A tied tensor may lie in the file under its second name only; under both, the two must be equal."""
+    """A tied tensor may be in the file under its second name only; if under both, they must be equal."""
     found = dict(entries)
     for copy, original in copies.items():
         if copy in wanted or copy not in entries or original not in wanted:
@@ -204,8 +204,8 @@ def from_copies(
 def check_static(
     entries: Mapping[str, tensors.Entry], family: Family, compute: Callable[[], Mapping[str, torch.Tensor]]
 ) -> None:
-    """Tensors that our model computes must have the values it computes, as far as their type can say."""
-    with torch.device("meta"):  # shapes first: a size in the settings must not cost more than the file itself
+    """Tensors in the file that our model computes must equal the computed values, up to their dtype's precision."""
+    with torch.device("meta"):  # check shapes first: a malicious size must not cost more memory than the file
         shapes = {name: tuple(tensor.shape) for name, tensor in compute().items()}
     held = {
         short: (name, entry) for name, entry in entries.items() if (short := name.removeprefix(family.prefix)) in shapes
@@ -222,9 +222,9 @@ def check_static(
 def under_prefix(
     entries: dict[str, tensors.Entry], wanted: set[str], family: Family, head: str
 ) -> tuple[dict[str, tensors.Entry], set[str]]:
-    """Entries under the names the table expects, and names that belong to another head.
+    """Entries renamed to the table's names, and names that belong to another head.
 
-    Files of models with a head keep the body under a prefix, files of bare models do not; both are opened as either.
+    Files of models with a head have the body under a prefix, files of bare models do not; both open as either.
     """
     renamed = {}
     for spelled, entry in entries.items():
@@ -242,7 +242,7 @@ def under_prefix(
 
 
 def bounded(model: nn.Module, entries: Mapping[str, tensors.Entry], folder: Path) -> None:
-    """Refuse settings that ask for far more memory than the weights beside them could fill."""
+    """Reject settings that need far more memory than the weights in the files."""
     held = sum(entry.stop - entry.start for entry in entries.values())
     asked = sum(parameter.numel() for parameter in model.parameters())
     if asked > 64 + 4 * held:
@@ -251,7 +251,7 @@ def bounded(model: nn.Module, entries: Mapping[str, tensors.Entry], folder: Path
 
 
 def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
-    """The type most weights have on disk."""
+    """The dtype of most weight bytes on disk."""
     bytes_of: dict[torch.dtype, int] = {}
     for entry in entries.values():
         if entry.dtype.is_floating_point:
@@ -260,7 +260,7 @@ def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
 
 
 def without_memory(spec: Network, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path) -> nn.Module:
-    """The network on `meta`: names and shapes to be compared with the files before anything is allocated."""
+    """The network on `meta`, to compare names and shapes with the files before anything is allocated."""
     with refused_sizes():
         model = spec.build(device="meta", dtype=dtype)
     bounded(model, entries, folder)
@@ -269,7 +269,7 @@ def without_memory(spec: Network, dtype: torch.dtype, entries: Mapping[str, tens
 
 @contextmanager
 def refused_sizes() -> Iterator[None]:
-    """Sizes that torch cannot even count (their product is beyond 64 bits) are the folder's mistake."""
+    """Turn sizes that overflow in torch (beyond 64 bits) into a user error about the folder."""
     try:
         yield
     except (RuntimeError, OverflowError, MemoryError) as error:
@@ -277,16 +277,16 @@ def refused_sizes() -> Iterator[None]:
                         fix="the folder's parts do not belong together") from None  # fmt: skip
 
 
-# Fields of saved specs that say how many modules are built: of any part, and of some.
+# Fields of saved specs that determine the number of modules: of any part, and of specific ones.
 LARGEST_SIZE = 2**31 - 1
 MODULE_COUNTS = ("depth", "depths", "filter_depth")
 MODULE_COUNTS_OF = {"Experts": "count", "Hyena": "order"}
 
 
 def check_counts(tree: Any, tensors_held: int, where: str) -> None:
-    """Refuse a saved spec that asks for more modules than the files have tensors, before any is built.
+    """Reject a saved spec with more modules than the files have tensors, before building any.
 
-    A number beyond 32 bits is none of a model's sizes, and torch would stumble over it.
+    Numbers beyond 32 bits are rejected, too: no model size is that large, and torch would fail on them.
     """
     for part in parts_in(tree):
         for name, value in part.items():
@@ -309,7 +309,7 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 
 def parts_in(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every part and list of a spec in its saved form; without recursion, as a file may be nested very deep."""
+    """Every part and list of a saved spec; iterative, since a file may be nested very deeply."""
     waiting = [tree]
     while waiting:
         found = waiting.pop()
@@ -342,17 +342,15 @@ def save_foreign(
     config: Mapping[str, Any] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> tuple[Path, Family, str]:
-    """Write a folder that Hugging Face's library opens; a model that no family there has is refused with the reason.
+    """Write a folder that transformers opens; a model that no family can express is rejected with the reason.
 
-    `config` holds further fields to keep: labels, token ids, what the folder it came from said.
+    `config` has further fields to keep: labels, token ids, and those of the original folder.
     """
     check_whole(model, folder)
     family, head, made = as_family(spec, config or {})
     folder = fresh(folder)
     reader = FamilyConfig(config or {})
-    family.settings(
-        reader, head
-    )  # what it reads and our spec has no word for (a trained length, say) is kept as it was
+    family.settings(reader, head)  # fields that our spec does not have (such as the training length) are kept
     kept = {name: value for name, value in reader.data.items() if name in IRRELEVANT or name in reader.read}
     made = {name: same_act(kept.get(name), value) for name, value in made.items()}
     for name in ("quantization_config", "auto_map", "torch_dtype", "_name_or_path", "transformers_version"):
@@ -370,21 +368,21 @@ def save_foreign(
 
 
 def same_act(before: Any, now: Any) -> Any:
-    """The folder's own spelling of an activation that has several there."""
+    """The folder's own name of an activation that has several names in transformers."""
     names = isinstance(before, str) and isinstance(now, str) and before in ACTS and now in ACTS
     return before if names and ACTS[before] == ACTS[now] else now
 
 
 def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dict[str, Any]]:
-    """The family and head whose config describes exactly this spec, and that config.
+    """The family, head kind and config that describe exactly this spec.
 
-    A family has a spec when writing its config and reading it back gives the spec again; dropout and starting values
-    aside, which do not change what a trained model computes.
+    A family expresses a spec if writing its config and reading it back gives the spec again, except for dropout and
+    initialisation, which do not affect a trained model.
     """
     known = [hints["model_type"]] if hints.get("model_type") in FAMILIES else []
     reasons: dict[str, str] = {}
     tried = [(kind, head) for kind, family in FAMILIES.items() for head in family.kinds]
-    tried.sort(key=lambda pair: (pair[0] not in known, pair[1] == BODY))  # BODY only where nothing is whole
+    tried.sort(key=lambda pair: (pair[0] not in known, pair[1] == BODY))  # BODY last
     for kind, head in tried:
         family = FAMILIES[kind]
         try:
@@ -394,7 +392,7 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
             made = made if head == REPLACED else with_labels(made, spec)
             again = family.settings(FamilyConfig(made), head)
         except (AssertionError, AttributeError, LookupError, UserError, TypeError, ValueError):
-            continue  # of another build altogether
+            continue  # another kind of network
         if neutral(again) == neutral(spec):
             return family, head, made
         why = difference(neutral(spec), neutral(again))
@@ -406,13 +404,13 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
 
 
 def distance(reason: str) -> int:
-    """How far a family is from a spec by their first difference: in a setting of the head, in its kind, in the body."""
+    """Rank a family's first difference from a spec: a head setting (0), the head's kind (1), the body (2)."""
     in_head = reason.startswith("head")
     return 0 if in_head and not reason.startswith(("head.type", "head is")) else 1 if in_head else 2
 
 
 def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:
-    """Class names for a classifier that has none, so that the number of classes is written at all."""
+    """Generate class names for a classifier without any, since they carry the number of classes."""
     head = spec.settings().get("head")
     classes = None if head is None else head.settings().get("classes", head.settings().get("outputs"))
     if classes is None or len(made.get("id2label") or ()) == classes:
@@ -422,7 +420,7 @@ def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:
 
 
 def neutral(spec: Network) -> dict[str, Any]:
-    """A spec without what only training reads, and with sizes that were left out to their default written out."""
+    """A spec without training-only settings, and with default sizes filled in."""
 
     def strip(value: Any, width: int = 0) -> Any:
         if isinstance(value, dict):
@@ -443,7 +441,7 @@ def neutral(spec: Network) -> dict[str, Any]:
 
 
 def difference(a: Any, b: Any, path: str = "") -> str:
-    """The first place where two trees differ."""
+    """The first difference of two trees, in words."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in {**a, **b}:
             if a.get(key) != b.get(key):
@@ -454,7 +452,7 @@ def difference(a: Any, b: Any, path: str = "") -> str:
 
 
 def fresh(folder: str | Path) -> Path:
-    """An empty folder to write into; what is there is never overwritten."""
+    """A new or empty folder to write into; nothing is overwritten."""
     folder = check_target(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

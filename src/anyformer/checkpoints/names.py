@@ -1,7 +1,7 @@
-"""Two-way name tables: one row a module, ours and theirs, with an operation that knows its reverse.
+"""Two-way name tables: one row per module, with our name, theirs (the family's), and a reversible operation.
 
-Rows match whole names and are one-to-one, so their order carries no meaning; import and export read the same rows.
-`{i}` stands for a layer number and is the same on both sides.
+Rows match full names and are one-to-one, so their order does not matter; import and export use the same rows. `{i}` is
+a layer number, the same on both sides.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from anyformer.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class Row:
-    """A module (or a lone parameter) here and the one or several it is there."""
+    """A module (or a single parameter) of ours, and the one or several of theirs that it corresponds to."""
 
     ours: str
     theirs: str | tuple[str, ...]
     operation: Operation = SAME
-    optional: bool = False  # a tensor of zeros may be left out of their file
+    optional: bool = False  # may be missing in the file, then zeros
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def rows(*table: tuple[Any, ...]) -> tuple[Row, ...]:
 
 
 def under(prefix: str, body: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The same entries with their names below a prefix, as a model with a head keeps its body."""
+    """The same entries with a prefix on their names, as for the body of a model with a head."""
     for ours, theirs, *rest in body:
         names = tuple(prefix + name for name in theirs) if isinstance(theirs, tuple) else prefix + theirs
         yield ours, names, *rest
@@ -50,16 +50,16 @@ def under(prefix: str, body: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, .
 
 @dataclass(frozen=True)
 class NamePair:
-    """One of our parameters and the tensors it is made of."""
+    """One of our parameters and the tensors that make it up."""
 
     ours: str
     theirs: tuple[str, ...]
     operation: Operation
-    owner: nn.Module  # the module above the one that holds the parameter: it knows head counts and sizes
+    owner: nn.Module  # the parent of the parameter's module, which knows head counts and sizes
     optional: bool = False
 
     def present(self, entries: Mapping[str, Entry]) -> tuple[str, ...]:
-        """The names to read: all of them, or those that are there where any one is enough; none of an optional row."""
+        """The names to read: all, or the existing ones if any one is enough; none for a missing optional row."""
         found = tuple(name for name in self.theirs if name in entries)
         if self.optional and not found:
             return ()
@@ -67,7 +67,7 @@ class NamePair:
 
 
 def pair_up(model: nn.Module, table: Sequence[Row]) -> list[NamePair]:
-    """Every parameter of the model with its row; each has exactly one."""
+    """Every parameter of the model with its row; each must have exactly one."""
     by_name = {row.ours: row for row in table}
     pairs = []
     for name, _ in model.named_parameters():
@@ -79,14 +79,14 @@ def pair_up(model: nn.Module, table: Sequence[Row]) -> list[NamePair]:
         row, layer, rest = matches[0]
         theirs = tuple(t.replace("{i}", layer) + rest for t in row.names)
         module_path = row.ours.replace("{i}", layer)
-        # A row names a module (its parameter is rest) or a parameter itself; the owner is what stands above.
+        # A row names a module (the parameter's name is `rest`) or a parameter itself; the owner is its parent.
         owner = model.get_submodule(module_path.rpartition(".")[0])
         pairs.append(NamePair(name, theirs, row.operation, owner, row.optional))
     return pairs
 
 
 def spellings(name: str) -> Iterator[tuple[str, str, str]]:
-    """How rows may name a parameter: any one number as `{i}`, with or without its last word; and what was left out.
+    """The row names that may match a parameter: any one number as `{i}`, with or without its last word; and the rest.
 
     >>> list(spellings("blocks.3.norm.weight"))[1:3]
     [('blocks.{i}.norm.weight', '3', ''), ('blocks.3.norm', '', '.weight')]
@@ -100,8 +100,8 @@ def spellings(name: str) -> Iterator[tuple[str, str, str]]:
                     yield ".".join([*words[:at], "{i}", *words[at + 1 :]]), word, rest
 
 
-HINTS, HINTED = 8, 1000  # names that get a nearest one, among so many: looking for it compares with every one
-LISTED = 200  # problems
+HINTS, HINTED = 8, 1000  # suggest the nearest name for at most this many names, among at most this many (quadratic)
+LISTED = 200  # problems listed
 
 
 def check(
@@ -112,9 +112,9 @@ def check(
     ignore: Callable[[str], bool] = lambda name: False,
     where: str = "",
 ) -> None:
-    """Every tensor the model needs is in the files, in its shape, and nothing else; what is wrong is listed.
+    """Check that the files have exactly the tensors the model needs, with their shapes; all problems are listed.
 
-    The model may lie on `meta`: settings that do not belong to the files are refused before they cost memory.
+    The model may be on `meta`, so that mismatches are found before memory is allocated.
     """
     pairs = pair_up(model, table)
     parameters = dict(model.named_parameters())
@@ -148,14 +148,14 @@ def check(
 
 
 def fill(model: nn.Module, table: Sequence[Row], entries: Mapping[str, Entry]) -> None:
-    """Copy every tensor, which `check` has found to fit, into the model's own storage."""
+    """Copy every tensor, already checked by `check`, into the model's storage."""
     parameters = dict(model.named_parameters())
     for pair in pair_up(model, table):
         place(parameters[pair.ours], pair, [entries[name] for name in pair.present(entries)])
 
 
 def place(parameter: nn.Parameter, pair: NamePair, entries: Sequence[Entry]) -> None:
-    """Give a parameter its values with as few copies as the layouts allow."""
+    """Fill a parameter with as few copies as the layouts allow."""
     if not entries and pair.theirs:
         parameter.data.zero_()
         return
@@ -164,7 +164,7 @@ def place(parameter: nn.Parameter, pair: NamePair, entries: Sequence[Entry]) -> 
     in_file = {part.untyped_storage().data_ptr() for part in parts}
     if made.untyped_storage().data_ptr() in in_file or (made.dtype, made.device) != (parameter.dtype, parameter.device):
         parameter.data.copy_(made)
-    else:  # the operation has made a tensor of its own already
+    else:  # the operation has already made a new tensor
         parameter.data = made.contiguous()
     del parts, made
     for entry in entries:
@@ -172,7 +172,7 @@ def place(parameter: nn.Parameter, pair: NamePair, entries: Sequence[Entry]) -> 
 
 
 def export(model: nn.Module, table: Sequence[Row]) -> dict[str, Tensor]:
-    """The model's tensors under their names."""
+    """The model's tensors by the family's names."""
     parameters = dict(model.named_parameters())
     named: dict[str, Tensor] = {}
     for pair in pair_up(model, table):

@@ -25,7 +25,7 @@ OPSET = 20
 
 
 class TextGraph(nn.Module):
-    """Ids and mask in, the answer out; ONNX knows tensors only."""
+    """A model with tensors as its only inputs and output, as ONNX requires."""
 
     def __init__(self, model: nn.Module, segments: bool) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def answer(out: Any) -> Tensor:
 
 
 def export_onnx(folder: str | Path, predictor: Any) -> Path:
-    """Write model.onnx and what stands around it; decoders with a cache are refused."""
+    """Write model.onnx and the files beside it; decoders are rejected."""
     spec, model = predictor.spec, predictor.model
     check_whole(model, "--to onnx")
     if not isinstance(spec, Model) or spec.stack.causal:
@@ -60,7 +60,7 @@ def export_onnx(folder: str | Path, predictor: Any) -> Path:
     if not compiles(spec):
         raise UserError("a recurrence goes token by token, which has no graph of one length", where="--to onnx",
                         fix="keep it as an anyformer folder")  # fmt: skip
-    for module in ("onnx", "onnxscript"):  # torch's exporter says so only deep inside
+    for module in ("onnx", "onnxscript"):  # check here: torch's exporter fails late
         require(module, "ONNX needs", where="--to onnx")
     graph, given, dynamic = inputs_of(spec, model)
     folder = fresh(folder)
@@ -79,7 +79,7 @@ def export_onnx(folder: str | Path, predictor: Any) -> Path:
 
 
 def inputs_of(spec: Model, model: nn.Module) -> tuple[nn.Module, tuple[Tensor, ...], tuple[Any, ...]]:
-    """The graph to trace, example inputs, and which of their axes may vary."""
+    """The graph to trace, example inputs, and their dynamic axes."""
     if isinstance(spec.embed, ConvStem | Patches):
         rows, columns = spec.embed.pixels
         pixels = torch.zeros(2, spec.embed.channels, rows, columns)

@@ -1,7 +1,8 @@
-"""What may happen to a tensor between two formats; every operation knows its reverse.
+"""Reversible layout changes of tensors between two formats.
 
-`pull` makes our tensor from theirs, `push` theirs from ours, `shapes` says what theirs must look like. Each sees the
-module that owns the projection, since only it knows how many heads and channels there are.
+`pull` makes our tensor from theirs, `push` theirs from ours, `shapes` gives the expected shapes of theirs. Each gets
+the
+module that owns the projection, which knows the numbers of heads and channels.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class Operation(Protocol):
-    """A change of layout in both directions; `any_part` says that one of the parts is enough to make ours."""
+    """A two-way layout change; `any_part`: one of the parts is enough to make ours."""
 
     any_part: bool
 
@@ -28,7 +29,7 @@ class Operation(Protocol):
 
 
 class Shaped:
-    """Shapes of theirs by pushing a tensor without data: the two can then never disagree."""
+    """Derives `shapes` by pushing a `meta` tensor, so that the two cannot disagree."""
 
     any_part = False
 
@@ -40,7 +41,7 @@ class Shaped:
 
 
 class Same(Shaped):
-    """The tensor as it is."""
+    """The tensor unchanged."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return parts[0]
@@ -50,7 +51,7 @@ class Same(Shaped):
 
 
 class Transpose(Shaped):
-    """Weights stored (in, out), as GPT-2's; biases as they are."""
+    """Weights stored as (in, out), as in GPT-2; biases unchanged."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return parts[0].T if parts[0].dim() == 2 else parts[0]
@@ -60,7 +61,7 @@ class Transpose(Shaped):
 
 
 class QueryKeyValue(Shaped):
-    """Three projections, heads in order, into rows that go group by group: G x (H/G queries, key, value)."""
+    """Three projections, heads in order, into rows grouped by KV head: G x (H/G queries, key, value)."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         sizes = owner.sizes
@@ -75,7 +76,7 @@ class QueryKeyValue(Shaped):
 
 
 class KeyValue(Shaped):
-    """Keys and values of cross-attention into rows that go group by group."""
+    """Keys and values of cross-attention into rows grouped by KV head."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         grouped = [part.reshape(owner.sizes.groups, -1, *part.shape[1:]) for part in parts]
@@ -100,7 +101,7 @@ class Thirds(QueryKeyValue):
 
 
 class TransposedThirds(Thirds):
-    """The same stored (in, out), as GPT-2's c_attn."""
+    """The same stored as (in, out), as GPT-2's c_attn."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return super().pull([parts[0].T if parts[0].dim() == 2 else parts[0]], owner)
@@ -111,7 +112,7 @@ class TransposedThirds(Thirds):
 
 
 class Gate(Shaped):
-    """Two projections, gate and value, into neighbouring rows (inner, 2)."""
+    """Two projections, gate and value, into interleaved rows (inner, 2)."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return torch.stack(list(parts), 1).flatten(0, 1)
@@ -121,7 +122,7 @@ class Gate(Shaped):
 
 
 class Halves(Shaped):
-    """One projection whose halves are gate and value, in either order, into neighbouring rows (inner, 2)."""
+    """One projection whose halves are gate and value, in either order, into interleaved rows (inner, 2)."""
 
     def __init__(self, gate: int) -> None:
         self.gate = gate  # which half it is: 0 or 1
@@ -136,7 +137,7 @@ class Halves(Shaped):
 
 
 class StackedTensors(Shaped):
-    """Several tensors of `counts` rows each, one below the other."""
+    """Several tensors of `counts` rows each, concatenated."""
 
     def __init__(self, *counts: int) -> None:
         self.counts = counts
@@ -149,7 +150,7 @@ class StackedTensors(Shaped):
 
 
 class Patch(Shaped):
-    """A convolution's weight (D, channels, rows, columns) as a matrix; its bias as it is."""
+    """A convolution's weight (D, channels, rows, columns) as a matrix; its bias unchanged."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return parts[0].flatten(1) if parts[0].dim() == 4 else parts[0]
@@ -160,7 +161,7 @@ class Patch(Shaped):
 
 
 class Leading(Shaped):
-    """Tokens (1, 1, D) each, or one of (D,), into rows of one tensor (n, D)."""
+    """Leading tokens, each (1, 1, D) or (D,), into rows of one tensor (n, D)."""
 
     def __init__(self, axes: int = 3) -> None:
         self.axes = axes
@@ -173,7 +174,7 @@ class Leading(Shaped):
 
 
 class Batched(Shaped):
-    """A table with a leading axis of 1 there: (1, N, D), or a bias (1, V)."""
+    """A table stored with a leading axis of 1: (1, N, D), or a bias (1, V)."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return parts[0][0]
@@ -183,7 +184,7 @@ class Batched(Shaped):
 
 
 class Copies(Shaped):
-    """One tensor of ours under two names there: the first is what they compute with, the second must be there too."""
+    """One of our tensors stored under two names: the first is the one used, the second must exist too."""
 
     any_part = True
 

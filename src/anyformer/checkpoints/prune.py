@@ -1,8 +1,9 @@
-"""Removing heads for good: a smaller network that answers as the whole one does with those heads left out.
+"""Head pruning: a smaller network whose outputs equal those of the original with these heads ablated.
 
-Every layer may lose other heads, so that the new spec names a block for each. Heads that share keys and values go as
-whole groups, or as many from each group. A layer keeps at least one head: without any it would be a constant, for which
-there is no mixer; `fewer_layers` drops a layer altogether.
+Layers may lose different heads, so the new spec has one block per layer. Heads that share keys and values are removed
+as
+whole groups, or equally many from each group. A layer keeps at least one head: without any it would be a constant, for
+which there is no mixer; `fewer_layers` removes whole layers.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from anyformer.mixers.cross import Cross
 from anyformer.positions.some_heads import SomeHeads
 from anyformer.slots import HeadSizes, Relative
 
-FEW = 12  # heads that a note names
+FEW = 12  # heads listed in a note
 
 
 def prune(model: Any, heads: Iterable[Any]) -> Any:
-    """The model without some heads: a smaller network, or for a predictor a predictor around one.
+    """The model without some heads: a smaller network, or for a predictor a predictor with one.
 
-    Heads are named as `ablate` names them: (layer, head) from 0, ("encoder", 3, 5), ("cross", 3, 5). Answers are those
-    of the model while the same heads are ablated. The model itself stays as it is.
+    Heads are named as for `ablate`: (layer, head) from 0, ("encoder", 3, 5), ("cross", 3, 5). Outputs equal those of
+    the model with the same heads ablated. The model itself is not modified.
 
     >>> from anyformer import preset
     >>> net = preset("gpt2-tiny").build(seed=0)
@@ -47,7 +48,7 @@ def prune(model: Any, heads: Iterable[Any]) -> Any:
 
 
 def fewer_heads(spec: Any, model: nn.Module, heads: Iterable[Any]) -> Changed:
-    """The same with its notes, as the other changes of a model give them."""
+    """The same, returning the notes as the other model changes do."""
     names = as_heads(heads, model, "heads")
     if not names:
         return Changed(spec, model, ["no head is named; nothing changed"])
@@ -59,7 +60,7 @@ def fewer_heads(spec: Any, model: nn.Module, heads: Iterable[Any]) -> Changed:
         move_tables(weights, path, old, plan.stack)
         new = with_stack(new, path, plan.stack)
     made = rebuilt(model, new, weights, [])
-    assert not made.notes, made.notes  # every weight has its place
+    assert not made.notes, made.notes  # every weight fits
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     for name, parameter in made.model.named_parameters():
         parameter.requires_grad_(name not in frozen)
@@ -77,24 +78,24 @@ def count_weights(model: nn.Module) -> int:
 
 
 class HeadCut(NamedTuple):
-    """What one attention loses."""
+    """The pruning of one attention layer."""
 
     layer: int
     name: str  # "mixer" or "cross"
     kept: list[int]  # heads
-    groups: list[int]  # key/value heads that are still used
-    sizes: HeadSizes  # as they were
+    groups: list[int]  # key/value heads still used
+    sizes: HeadSizes  # before pruning
 
 
 class StackPlan(NamedTuple):
-    """The stack without some heads, and the weights that have to be cut for it."""
+    """The pruned stack, and the weights to cut for it."""
 
     stack: Stack
     cuts: list[HeadCut]
 
 
 def planned(spec: Any, model: nn.Module, names: list[HeadName]) -> dict[str, StackPlan]:
-    """What becomes of every stack that loses heads, by its path; what cannot be done is refused with the reason."""
+    """The plan of every stack that loses heads, by its path; impossible requests are rejected with the reason."""
     if getattr(model, "members", None) is not None:
         raise UserError("members of an ensemble share their heads' weights", where="heads", fix="prune one model")
     found = {}
@@ -109,7 +110,7 @@ Gone = dict[tuple[int, str], set[int]]  # (layer, "mixer" or "cross") to its hea
 
 
 def by_layer(names: list[HeadName], part: str, stack: Stack) -> Gone:
-    """The heads of one stack, by layer."""
+    """The heads to remove from one stack, by layer."""
     gone: Gone = defaultdict(set)
     for name in names:
         crossing = name.part == CROSS
@@ -145,7 +146,7 @@ def without_heads(stack: Stack, gone: Gone) -> StackPlan:
 
 
 def groups_left(kept: list[int], sizes: HeadSizes, where: str) -> list[int]:
-    """The key/value heads that are still used; all must serve as many heads."""
+    """The key/value heads still used; each must serve the same number of heads."""
     if not kept:
         raise UserError("it would have no head left", where=where,
                         fix="keep one, or drop the layer with fewer_layers (convert --keep-layers)")  # fmt: skip
@@ -162,7 +163,7 @@ def groups_left(kept: list[int], sizes: HeadSizes, where: str) -> list[int]:
 
 
 def fewer_positions(relative: Relative, kept: list[int], sizes: HeadSizes) -> Relative:
-    """Relative positions for the heads that are left."""
+    """Relative positions for the remaining heads."""
     if not relative.has_bias:
         return relative
     if isinstance(relative, SomeHeads):  # pruned before
@@ -171,7 +172,7 @@ def fewer_positions(relative: Relative, kept: list[int], sizes: HeadSizes) -> Re
 
 
 def cut_weights(weights: Weights, path: str, cut: HeadCut) -> None:
-    """Rewrite the projections of one attention for the heads that are left."""
+    """Cut the projections of one attention layer to the remaining heads."""
     kept, groups, sizes = cut.kept, cut.groups, cut.sizes
     of_group = [[head % sizes.per_group for head in kept if head // sizes.per_group == group] for group in groups]
     inner = torch.tensor(of_group)  # (G', H'/G'): which of its group's heads
@@ -190,14 +191,14 @@ def cut_weights(weights: Weights, path: str, cut: HeadCut) -> None:
 
 
 def take_heads(q: Tensor, inner: Tensor, channels: int) -> Tensor:
-    """Query rows (G', H/G*C, ...) of some heads of each group, (G', H'/G'*C, ...)."""
+    """Select the query rows of some heads of each group: (G', H/G*C, ...) to (G', H'/G'*C, ...)."""
     apart = q.unflatten(1, (-1, channels))  # (G', H/G, C, ...)
     rows = torch.arange(len(inner))[:, None]
     return apart[rows, inner].flatten(1, 2)
 
 
 def move_tables(weights: Weights, path: str, old: Stack, new: Stack) -> None:
-    """Tables of relative positions that layers share, under the numbers that they have in the new stack."""
+    """Rename shared relative-position tables to their numbers in the new stack."""
     before, after = shared_kinds(old), shared_kinds(new)
     found: Weights = {}
     for layer, block in enumerate(new.layers):

@@ -1,8 +1,8 @@
-"""Folders that are there whole or not at all: how checkpoints are committed, verified, found and rotated.
+"""Atomic folders: how checkpoints are committed, verified, found and rotated.
 
-A commit writes into a hidden folder, flushes every file to the disk, writes the manifest (sizes and SHA-256) last,
-renames, and flushes the parent. A process may die at any moment: what has the final name is whole. "Latest" is the
-greatest step whose manifest verifies; names and times of files decide nothing.
+A commit writes into a hidden folder, fsyncs every file, writes the manifest (sizes and SHA-256) last, renames, and
+fsyncs the parent. The process may die at any moment: a folder with its final name is complete. "Latest" is the greatest
+step whose manifest verifies, regardless of file times.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from anyformer.safe_files import digest, flush, make_folder, read_bytes
 MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
 PART, GONE = ".tmp-", ".del-"  # names of folders being written and being deleted
-NAME = re.compile(r"step-\d{6,}")  # only folders of such names are looked at and deleted
+NAME = re.compile(r"step-\d{6,}")  # only folders with such names are considered and deleted
 RESUME = "make room and resume; what was saved before is whole"
 Writer = tuple[str, Callable[[Path], object]]  # a fault point, and what writes one or more files into a folder
 
 
 def checkpoint_name(step: int) -> str:
-    """The folder of a step; the only names that are ever rotated.
+    """The folder name of a step; only such names are rotated.
 
     >>> checkpoint_name(500)
     'step-000500'
@@ -41,7 +41,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[str, Any], *, needed: int = 0) -> Path:
-    """Write a folder `parent/name` by the writers, in order; it appears whole or not at all."""
+    """Write a folder `parent/name` atomically by the writers, in order."""
     final, part = parent / name, parent / f"{PART}{name}-{secrets.token_hex(4)}"
     with writing(parent, needed):
         try:
@@ -58,7 +58,7 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
             flush(manifest)
             flush(part)
             faults.point("manifest")
-            if final.exists():  # only a folder that does not verify may stand in the way
+            if final.exists():  # only a damaged folder may be replaced
                 if not problem(final):
                     raise UserError("the checkpoint is there already", where=str(final), fix="give a new folder")
                 discard(final)
@@ -73,30 +73,30 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
 
 
 def writing(place: Path, needed: int = 0) -> AbstractContextManager[None]:
-    """As `safe_files.writing`, for what belongs to a run that can be resumed."""
+    """As `safe_files.writing`, for a run that can be resumed."""
     return safe_files.writing(place, needed, fix=RESUME)
 
 
 def render_manifest(manifest: Mapping[str, Any]) -> str:
-    """A manifest as its file holds it, byte for byte: sealed by the hash of itself."""
+    """A manifest's file content, including the hash of its own body."""
     body = {name: value for name, value in manifest.items() if name != SEAL}
     seal = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
     return json.dumps({**body, SEAL: seal}, indent=1) + "\n"
 
 
 def sealed(path: Path) -> dict[str, Any]:
-    """Flush one file to the disk; its size and hash."""
+    """Fsync a file; returns its size and hash."""
     flush(path)
     return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 
 def verified(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a folder whose every file is as it was written, else None."""
+    """The manifest of a folder if all its files verify, else None."""
     return None if problem(folder) else json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
 
 
 def problem(folder: Path) -> str:
-    """What is wrong with a committed folder: the first file that is missing, cut or changed; empty if nothing."""
+    """The first problem of a committed folder: a missing, truncated or changed file; empty if none."""
     try:
         text = read_bytes(folder / MANIFEST)
         manifest = json.loads(text)
@@ -120,7 +120,7 @@ def problem(folder: Path) -> str:
 
 
 def committed(parent: Path) -> Iterator[tuple[int, Path]]:
-    """Step and folder of every checkpoint that has a manifest, the greatest step first; not verified yet."""
+    """Step and folder of every checkpoint with a manifest, the greatest step first; not verified."""
     found = []
     for path in parent.iterdir() if parent.is_dir() else ():
         if not NAME.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
@@ -133,7 +133,7 @@ def committed(parent: Path) -> Iterator[tuple[int, Path]]:
 
 
 def latest(parent: Path, log: Log = silence) -> tuple[int, Path] | None:
-    """The newest whole checkpoint; newer ones that are damaged are said."""
+    """The newest intact checkpoint; damaged newer ones are reported."""
     for step, path in committed(parent):
         trouble = problem(path)
         if not trouble:
@@ -146,9 +146,10 @@ def rotate(
     parent: Path, keep: int, protected: Sequence[int] = (), *, newest: int | None = None,
     counts: Callable[[int], bool] = lambda step: True,
 ) -> list[int]:  # fmt: skip
-    """Delete all but the newest checkpoint, the newest `keep` that count, and the protected steps; the steps deleted.
+    """Delete all but the newest checkpoint, the newest `keep` that count, and the protected steps; returns those
+    deleted.
 
-    What lies beyond `newest` was found damaged: it neither counts nor is deleted, and is replaced in its turn.
+    Checkpoints beyond `newest` were found damaged: they neither count nor are deleted, and will be overwritten.
     """
     known = [(step, path) for step, path in committed(parent) if newest is None or step <= newest]
     kept = {step for step, _ in known[:1]} | set([step for step, _ in known if counts(step)][:keep]) | set(protected)
@@ -159,7 +160,7 @@ def rotate(
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder of ours so that no half of it is ever taken for a checkpoint."""
+    """Delete a folder, renaming it first so that a partial deletion is never taken for a checkpoint."""
     faults.point("before-delete")
     doomed = folder.with_name(f"{GONE}{folder.name}-{secrets.token_hex(4)}")
     folder.rename(doomed)
@@ -168,7 +169,7 @@ def discard(folder: Path) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what a process that died left half written or half deleted; only names of ours."""
+    """Remove folders that a dead process left half written or half deleted, by our name prefixes."""
     for path in list(parent.iterdir()) if parent.is_dir() else ():
         if path.name.startswith((PART, GONE)) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Rewriting a trained network for other inputs than it was trained on."""
+"""Adapting a trained network to another image size or fewer layers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from anyformer.spec import replace_in
 
 
 def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> tuple[Any, Any]:
-    """The same network for images of another size (H, W): its learned grid of positions is resampled bicubically.
+    """The same network for images of another size (H, W): its learned position grid is resampled bicubically.
 
-    All other weights are copied. The size it already has gives back the very same spec and model. A network resamples
-    by itself when it meets an image of another size; this does it once and for all, for training on or for export.
+    All other weights are copied. For its current size the same spec and model are returned. A network also resamples on
+    the fly for images of another size; this makes it permanent, for further training or export.
 
     >>> from anyformer import preset
     >>> spec, model = resize_images(preset("vit-b16-tiny"), preset("vit-b16-tiny").build(seed=0), 64)
@@ -57,12 +57,12 @@ def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> t
     return changed, new
 
 
-LAYER = re.compile(r"(.*\bblocks\.)(\d+)(\..*)")  # a weight of one layer: what stands before, its number, and behind
+LAYER = re.compile(r"(.*\bblocks\.)(\d+)(\..*)")  # a layer's weight: prefix, layer number, rest
 
 
 def spread_layers(weights: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """Weights under the names of a shallower network, whose parameters are `names`: its layers are the first, the last
-    and those evenly between, as DistilBERT takes them from BERT. For a network that is as deep nothing changes.
+    """Weights for a shallower network with the parameters `names`: its layers are the first, the last and those evenly
+    spaced between, as DistilBERT takes them from BERT. For equal depth nothing changes.
 
     >>> deep = {f"stack.blocks.{layer}.feed.weight": torch.tensor(layer) for layer in range(12)}
     >>> taken = spread_layers(deep, [f"stack.blocks.{layer}.feed.weight" for layer in range(6)])
@@ -84,13 +84,13 @@ def spread_layers(weights: Mapping[str, Tensor], names: Iterable[str]) -> dict[s
 
 
 def count_layers(names: Iterable[str]) -> Counter[str]:
-    """How many layers have weights, by the path that stands before their numbers."""
+    """Number of layers by the path prefix of their numbers."""
     layers = {(found[1], found[2]) for name in names if (found := LAYER.match(name))}
     return Counter(path for path, _ in layers)
 
 
 def pick_layers(deep: int, shallow: int) -> list[int]:
-    """Which of `deep` layers a network of `shallow` layers takes."""
+    """Indices of the layers that a network of `shallow` layers takes from one of `deep` layers."""
     if shallow < 2:
         return [0][:shallow]
     return [round(layer * (deep - 1) / (shallow - 1)) for layer in range(shallow)]

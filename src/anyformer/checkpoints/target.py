@@ -1,7 +1,7 @@
-"""A new folder that is there whole or not at all, and refused before any work where it cannot be written.
+"""Atomic creation of a new folder, checked before any work for whether it can be written.
 
-It is written under a hidden name beside its place and takes its own name last. What a killed process leaves is a folder
-called `.anyformer-part-...`: the next one that writes to the same place removes it, and nothing else.
+It is written under a hidden name beside its target and renamed last. A killed process leaves a folder called
+`.anyformer-part-...`: the next process that writes to the same target removes it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from anyformer import faults
 from anyformer.errors import UserError
 from anyformer.safe_files import FULL, check_disk_space, flush, hold_lock, is_at, writing
 
-TRIES = 100  # names for a hidden folder; in some places, such as /proc, no folder can be made under any
+TRIES = 100  # names to try for a hidden folder; in some places, such as /proc, none can be created
 PART = ".anyformer-part-"  # begins the names of folders that are being written
 FAILING = (
     *FULL,
     errno.EFBIG,
     errno.EIO,
-)  # a disk that is full or breaks; where nothing may be written is another matter
+)  # a full or broken disk, as opposed to missing permission
 
 
 def check_target(target: str | Path) -> Path:
-    """The place of a new folder; what is there already, or a name that no folder can have, is refused."""
+    """Validate the path of a new folder; existing content and invalid names are rejected."""
     target, shown = Path(target), ascii(str(target))[1:-1]
     try:
         if "\0" in str(target).encode("utf-8").decode():
@@ -49,7 +49,7 @@ def check_target(target: str | Path) -> Path:
 
 @contextmanager
 def new_folder(target: str | Path, *, needed: int = 0) -> Iterator[Path]:
-    """A folder to write into, which takes the target's place when all is written; of `needed` bytes or so."""
+    """Yield a folder to write about `needed` bytes into, which is renamed to the target at the end."""
     target = check_target(target)
     made = make_parents(target.parent)
     try:
@@ -62,20 +62,20 @@ def new_folder(target: str | Path, *, needed: int = 0) -> Iterator[Path]:
                 for path in part.iterdir():
                     flush(path)
                 faults.point("before-rename")
-                part.rename(target)  # an empty folder there is replaced, any other not
+                part.rename(target)  # replaces only an empty folder
                 flush(target.parent)
         finally:
             shutil.rmtree(part, ignore_errors=True)
             os.close(lock)
     except BaseException:
         for folder in made:
-            with contextlib.suppress(OSError):  # not empty: somebody else uses it by now
+            with contextlib.suppress(OSError):  # not empty: in use by another process
                 folder.rmdir()
         raise
 
 
 def make_parents(parent: Path) -> list[Path]:
-    """Make a folder and those above it; the ones that were not there, the innermost first."""
+    """Create a folder and its parents; returns the created ones, the innermost first."""
     missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +85,9 @@ def make_parents(parent: Path) -> list[Path]:
 
 
 def claim_folder(target: Path) -> tuple[Path, int]:
-    """The hidden folder and its lock, held for as long as this process lives.
+    """Create and lock the hidden folder; the lock is held as long as this process lives.
 
-    Between its making and its lock another process may take it for a leftover: then the next name is tried.
+    Between creation and lock another process may remove it as a leftover: then the next name is tried.
     """
     for last in [False] * TRIES + [True]:
         part = target.parent / f"{PART}{mark_of(target)}-{secrets.token_hex(4)}"
@@ -98,7 +98,7 @@ def claim_folder(target: Path) -> tuple[Path, int]:
             if last or not isinstance(error, FileNotFoundError):
                 raise unwritable(target, error) from None
             continue
-        # A file system without locks has the last try unlocked: what a killed process leaves then stays.
+        # On a file system without locks the last try goes unlocked: leftovers of killed processes then stay.
         if (hold_lock(lock) or last) and is_at(lock, part):
             return part, lock
         os.close(lock)
@@ -106,12 +106,12 @@ def claim_folder(target: Path) -> tuple[Path, int]:
 
 
 def mark_of(target: Path) -> str:
-    """A short name for a target: the longest names have no room for more."""
+    """A short hash for a target's name, since long names leave no room for a suffix."""
     return hashlib.sha256(target.name.encode()).hexdigest()[:8]
 
 
 def remove_leftovers(target: Path, own: Path) -> None:
-    """Delete what processes that died while writing to the same place have left; one that lives holds its lock."""
+    """Delete leftovers of dead processes for the same target; a live process holds its lock."""
     for path in target.parent.glob(f"{PART}{mark_of(target)}-????????"):
         if path == own or path.is_symlink() or not path.is_dir():
             continue
@@ -126,7 +126,7 @@ def remove_leftovers(target: Path, own: Path) -> None:
 
 @contextmanager
 def written_whole(target: Path, needed: int) -> Iterator[None]:
-    """One line for a full disk, for a place where nothing may be written, and for one that was taken meanwhile."""
+    """Turn a full disk, missing permission, or a target created meanwhile into one-line errors."""
     try:
         with writing(target, needed, noticed=FAILING, fix="make room, or give a folder on another disk"):
             yield

@@ -1,7 +1,8 @@
-"""Reading and writing safetensors files, and nothing but safetensors files.
+"""Reading and writing safetensors files, the only supported weight format.
 
-The library checks a file's header (sizes, no holes, no overlaps); each tensor is then copied into storage of its own
-and its pages given back, so that opening a model takes its own size of memory and no more.
+The safetensors library validates a file's header (sizes, no holes, no overlaps); each tensor is then copied into its
+own
+storage and its pages released, so that opening a model takes no more memory than its weights.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-WIDE_FIRST = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")  # as the library sorts a file
+WIDE_FIRST = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")  # the library's order in a file
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-Gather = Callable[[Tensor], Tensor]  # the whole of a tensor that is in parts
-# The largest public models have some 100,000 tensors; a header is read whole, at about ten times its size in memory.
+Gather = Callable[[Tensor], Tensor]  # from a sharded tensor to the full one
+# The largest public models have some 100,000 tensors; a parsed header takes about ten times its size in memory.
 MOST_TENSORS, MOST_HEADER_BYTES = 250_000, 32 * 2**20
 
 
 class Mapped:
-    """A file of weights in the address space; pages that were read are given back, so it never counts twice."""
+    """A memory-mapped weight file; read pages are released, so that they do not count twice."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.map: mmap.mmap | None = None  # opened when the first tensor is wanted: only then is it known to be whole
+        self.map: mmap.mmap | None = None  # mapped on first use, after the file was validated
 
     def view(self, dtype: torch.dtype, start: int, stop: int) -> Tensor:
-        """The bytes as a flat tensor that lies in the file; copy it before it is given back."""
+        """A flat tensor view of the mapped bytes; copy it before releasing them."""
         if self.map is None:
             with self.path.open("rb") as file:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -53,7 +54,7 @@ class Mapped:
         return torch.frombuffer(self.map, dtype=dtype, count=(stop - start) // dtype.itemsize, offset=start)
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the machine forget these pages; they are still in the file."""
+        """Release these pages from memory."""
         assert self.map is not None
         page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self.map.madvise(mmap.MADV_DONTNEED, page, stop - page)
@@ -61,7 +62,7 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies."""
+    """The location of one tensor in a file."""
 
     source: Mapped
     name: str
@@ -71,25 +72,25 @@ class Entry:
     stop: int
 
     def view(self) -> Tensor:
-        """The tensor where it lies in the file; `done` when it has been copied."""
+        """A view of the tensor in the mapped file; call `done` after copying it."""
         if self.start == self.stop:
             return torch.empty(self.shape, dtype=self.dtype)
         return self.source.view(self.dtype, self.start, self.stop).view(self.shape)
 
     def done(self) -> None:
-        """Its pages are no longer wanted."""
+        """Release the tensor's pages."""
         if self.start != self.stop:
             self.source.give_back(self.start, self.stop)
 
     def read(self) -> Tensor:
-        """The tensor, in storage of its own."""
+        """A copy of the tensor."""
         tensor = self.view().clone()
         self.done()
         return tensor
 
 
 def read_header(path: Path) -> dict[str, Entry]:
-    """Every tensor of one file by name; a broken or hostile file is refused before any weight is read."""
+    """Every tensor of one file by name; a damaged or malicious file is rejected before any weight is read."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -160,7 +161,7 @@ def no_weights(folder: Path) -> UserError:
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """One safetensors file; the metadata is what other readers expect to find."""
+    """Write one safetensors file, with the metadata that other readers expect."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
         save_file(plain, str(path), {"format": "pt"})
@@ -172,7 +173,7 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_one_by_one(path: Path, tensors: Mapping[str, Tensor], gather: Gather) -> None:
-    """The same file, byte for byte, of tensors that are gathered one at a time: two are never held."""
+    """Write the identical file from sharded tensors, gathering one at a time."""
     names, at = file_order(tensors), 0
     header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
     for name in names:
@@ -189,7 +190,7 @@ def write_one_by_one(path: Path, tensors: Mapping[str, Tensor], gather: Gather) 
 
 
 def file_order(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names as they lie in a file: wide types first, so that each lies at a multiple of its size."""
+    """Names in file order: wide dtypes first, so that every tensor is aligned."""
     return sorted(tensors, key=lambda name: (WIDE_FIRST.index(DTYPE_NAMES[tensors[name].dtype]), name))
 
 
@@ -197,7 +198,7 @@ def write_shards(
     folder: Path, tensors: dict[str, Tensor], *, shard_bytes: int, stem: str = "model",
     write: Callable[[Path, dict[str, Tensor]], None] = write,
 ) -> list[Path]:  # fmt: skip
-    """One file, or several of at most `shard_bytes` with an index, as other libraries write and read them."""
+    """Write one file, or several of at most `shard_bytes` with an index, in the format of other libraries."""
     shards = list(split(tensors.items(), shard_bytes))
     if len(shards) == 1:
         write(folder / f"{stem}.safetensors", shards[0])

@@ -1,4 +1,4 @@
-"""Families: the public checkpoint formats that can be opened and written, each as data."""
+"""Families: the public checkpoint formats that can be imported and exported, each described as data."""
 
 from __future__ import annotations
 

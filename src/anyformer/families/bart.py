@@ -1,4 +1,4 @@
-"""BART (1910.13461). Marian's halves are the same but for what surrounds them, and are made here too."""
+"""BART (1910.13461). Marian's encoder and decoder differ only in embeddings and norms, and are built here too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFIX = "model."
 
 
 def body(c: FamilyConfig, side: str, embed: Tokens) -> Model:
-    """One half, post-norm; encoder and decoder may differ in depth, heads and inner width."""
+    """The encoder or decoder, post-norm; they may differ in depth, heads and inner width."""
     width, heads = c.size("d_model", 1024), c.size(f"{side}_attention_heads", 16)
     inner = c.size(f"{side}_ffn_dim", 4096)
     attention_dropout = c.get("attention_dropout", 0.0)
@@ -43,7 +43,7 @@ def body(c: FamilyConfig, side: str, embed: Tokens) -> Model:
 
 
 def common(c: FamilyConfig) -> None:
-    """What both families call by two names or carry without effect."""
+    """Fields of both families that have two names or no effect."""
     c.also(num_attention_heads="encoder_attention_heads", hidden_size="d_model", num_hidden_layers="encoder_layers")
     c.skip("training", "encoder_layerdrop", "decoder_layerdrop", "init_std", "classif_dropout")
     c.skip("each half says it for itself", "is_decoder")
@@ -70,7 +70,7 @@ def settings(c: FamilyConfig, head: str) -> Seq2Seq:
 
 
 def halves(spec: Seq2Seq) -> dict[str, Any]:
-    """What both families write of the two halves."""
+    """Config fields of encoder and decoder, common to both families."""
     made: dict[str, Any] = {"d_model": spec.encoder.stack.width}
     for side, model in zip(SIDES, (spec.encoder, spec.decoder), strict=True):
         embed, stack, first = model.embed, model.plain_stack, model.plain_stack.tiles[0]
@@ -124,10 +124,10 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
 
 
 def table(spec: Seq2Seq, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head == BARE else PREFIX
     tables: list[tuple[Any, ...]] = [("encoder.embed.table", f"{prefix}shared")]
-    if spec.share == "none":  # `shared` is then used by nothing there, but must be in the file
+    if spec.share == "none":  # transformers does not use `shared` then, but requires it in the file
         tables = [("encoder.embed.table", (f"{prefix}encoder.embed_tokens", f"{prefix}shared"), COPIES),
                   ("decoder.embed.table", f"{prefix}decoder.embed_tokens")]  # fmt: skip
     for side in SIDES:
@@ -137,7 +137,7 @@ def table(spec: Seq2Seq, head: str) -> tuple[Row, ...]:
 
 
 def tied(spec: Seq2Seq, head: str) -> dict[str, str]:
-    """Second names of the one table."""
+    """Second names of the shared embedding."""
     prefix = "" if head == BARE else PREFIX
     if spec.share == "none":
         return {}
@@ -154,7 +154,7 @@ FAMILIES = (
         },
         settings=settings, config=config, table=table, prefix=PREFIX, tied=tied,
         buffers=(r"(model\.)?(encoder|decoder)\.version",),
-        # A file of a bare model opened with a head keeps its copies of the table without the prefix.
+        # A bare model's file opened with a head has its copies of the embedding without the prefix.
         spare={LM_HEAD: (r"(encoder|decoder)\.embed_tokens\.weight",)},
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""BERT (1810.04805), and what its relatives share with it: each of them is a `Kind`, the differences as data."""
+"""BERT (1810.04805) and its relatives: each of them is a `Kind`, with the differences as data."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Kind:
-    """One relative of BERT. Fields of the config are named as BERT names them; `names` says where another word is used.
+    """One relative of BERT. Config fields have BERT's names; `names` maps those with another name in this family.
 
-    `inner` says whether the embedding is narrower than the model ("always": a projection even where it is not).
-    `classify` is the head over the whole sequence; `pooled` means that its dense layer is the bare model's pooler.
-    `dropouts` names the field for the dropout of a head. `fixed` are settings the family has no field for. Names of
-    tensors are those of the bare model; `heads` adds those of heads beside the masked-LM one.
+    `inner` is whether the embedding may be narrower than the model ("always": a projection even if it is not).
+    `classify` is the sequence classification head; `pooled` means that its dense layer is the bare model's pooler.
+    `dropouts` maps a head to its dropout field. `fixed` are settings without a field in this family. Tensor names are
+    those of the bare model; `heads` adds those of heads other than the masked-LM head.
     """
 
     model_type: str
-    title: str  # their class names begin with it
+    title: str  # prefix of the class names in transformers
     scorer: Scorer
     layers: str = "encoder.layer.{i}."
     layer: Entries = LAYER
@@ -81,19 +81,19 @@ class Kind:
     classify: Pooled = Pooled(dense=True, act="tanh")  # noqa: RUF009  a spec is frozen
     pooler: str | None = None
     pooled: bool = False
-    drops_twice: bool = False  # the sequence head drops channels before its dense layer too
+    drops_twice: bool = False  # the sequence head has dropout before its dense layer too
     inner: str | None = None
     project: str | None = None
-    after_padding: bool = False  # positions start behind the number of the padding token
+    after_padding: bool = False  # positions start after the padding id
     grouped: bool = False
-    causal: str | None = None  # the class with causal order, where there is one
+    causal: str | None = None  # the causal class, if any
     dropouts: Mapping[str, str] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)  # reason: names
-    further: Mapping[str, str] = field(default_factory=dict)  # further classes and the heads they are opened as
+    further: Mapping[str, str] = field(default_factory=dict)  # further classes and their kinds of head
     spare: tuple[str, ...] = ()
 
     def word(self, name: str) -> str:
-        """What the family calls a field of BERT's."""
+        """The family's name of one of BERT's fields."""
         return self.names.get(name, name)
 
     def default(self, name: str) -> Any:
@@ -121,7 +121,7 @@ def settings(c: FamilyConfig, head: str, kind: Kind) -> Model:
         c.only("is_decoder", False)
     width, dropout = size("hidden_size"), share("hidden_dropout_prob")
     layers = (kind.word("num_hidden_layers"), kind.default("num_hidden_layers"))
-    depth = c.size(*layers, LAYERS) if kind.grouped else c.count(*layers)  # layers that share weights are not modules
+    depth = c.size(*layers, LAYERS) if kind.grouped else c.count(*layers)  # shared layers are not modules
     act = c.act(kind.word("hidden_act"), kind.default("hidden_act"))
     norm = LayerNorm(eps=1e-12 if "layer_norm_eps" in kind.fixed else share("layer_norm_eps"))
     inner = size("intermediate_size")
@@ -146,7 +146,7 @@ def settings(c: FamilyConfig, head: str, kind: Kind) -> Model:
 def groups(c: FamilyConfig, depth: int) -> int:
     c.only("inner_group_num", 1)
     count = c.size("num_hidden_groups", 1)
-    # Their rule divides floats, which for a few odd pairs falls one below the whole number it means.
+    # transformers divides floats, which for a few pairs rounds down to the wrong integer.
     if count > depth or any(int(i / (depth / count)) != i * count // depth for i in range(depth)):
         raise UserError(f"num_hidden_groups = {count} for {depth} layers is not implemented", where=c.where,
                         fix="only a number that divides num_hidden_layers is sure")  # fmt: skip
@@ -175,7 +175,7 @@ def config(spec: Model, head: str, kind: Kind) -> dict[str, Any]:
     embed, stack, first = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0]
     assert isinstance(embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(embed.position, Learned) and isinstance(first.norm, LayerNorm)
-    # Two of their classes may hold the same network; the one meant for its order is taken.
+    # Two classes may have the same network; take the one for its attention mask.
     assert head not in (MASKED, LM_HEAD) or stack.causal == (head == LM_HEAD), "the other order"
     fields: dict[str, Any] = {
         "vocab_size": embed.vocab, "hidden_size": stack.width, "num_hidden_layers": stack.depth,
@@ -202,7 +202,7 @@ def config(spec: Model, head: str, kind: Kind) -> dict[str, Any]:
 
 
 def table(spec: Model, head: str, kind: Kind) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head in (BARE, BODY) else kind.prefix
     blocks = ((f"stack.blocks.{{i}}.{ours}", under(kind.layers, theirs), *how) for ours, theirs, *how in kind.layer)
     body = [*kind.embed, *blocks]
@@ -225,7 +225,7 @@ def under(prefix: str, theirs: Any) -> Any:
 
 
 def words(head: Head | None, scorer: Scorer, at: str) -> Entries:
-    """Rows of the masked-LM head. Untied, they keep a second bias which nothing reads but which must be there."""
+    """Rows of the masked-LM head. Untied, the file has a second, unused bias, which must exist."""
     bias: tuple[Any, ...] = (f"{at}.bias", scorer.bias or f"{scorer.last}.bias")
     if scorer.bias and isinstance(head, LM) and not head.tied:
         bias = (f"{at}.bias", (f"{scorer.last}.bias", scorer.bias), COPIES)
@@ -256,7 +256,7 @@ def family(kind: Kind) -> Family:
     )  # fmt: skip
 
 
-OLD = "options of the first code for it, which the library never reads"
+OLD = "options of the original code, which transformers never reads"
 CLASSIFIER: Entries = (("head.out", "classifier"),)
 ANSWER: Entries = (("head.out", "qa_outputs"),)
 

@@ -64,7 +64,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-BODY = (  # their fused rows (heads, 3, channels) are ours where every head has its own keys
+BODY = (  # fused rows (heads, 3, channels) equal ours without grouped heads
     ("embed.table", "word_embeddings"),
     ("embed.norm", "word_embeddings_layernorm"),
     ("stack.blocks.{i}.around_mixer.before", "h.{i}.input_layernorm"),
@@ -86,7 +86,7 @@ PREFIX = "transformer."
 
 
 def table(spec: Model, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head == BARE else PREFIX
     return rows(*under(prefix, BODY), *HEADS[head])
 

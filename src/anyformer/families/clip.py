@@ -1,6 +1,6 @@
-"""CLIP (2103.00020): a causal text tower read at its end-of-text token, and an image tower read at its class token.
+"""CLIP (2103.00020): a causal text tower pooled at its end-of-text token, and an image tower pooled at its class token.
 
-Each tower is a family of its own; a folder with a whole CLIP opens as `Towers`, text first, or as either tower.
+Each tower is also a family of its own; a whole CLIP folder opens as `Towers`, text first, or as either tower.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from anyformer.positions.learned import Learned
 from anyformer.slots import Norm
 
 PROJECT, TEXT, VISION, WHOLE = "project", "text", "vision", "whole"
-HIGHEST = 2  # the end-of-text id of early configs, wrong there and read as "the highest id of the text"
+HIGHEST = 2  # the wrong end-of-text id of early configs, which means "the highest id of the text"
 
 
 def text(c: FamilyConfig, head: str, shared: int | None = None) -> Model:
-    """The text tower's config.json as a spec; `shared` is the width of the space both towers project to."""
+    """The text tower's config.json as a spec; `shared` is the common projection width."""
     norm = LayerNorm(eps=c.get("layer_norm_eps", 1e-5))
     end = c.get("eos_token_id", 49407)
     project = c.size("projection_dim", 512) if shared is None else shared
@@ -52,7 +52,7 @@ def vision(c: FamilyConfig, head: str, shared: int | None = None) -> Model:
         size=c.size("image_size", 224), patch=c.size("patch_size", 32), channels=c.size("num_channels", 3),
         norm=norm, bias=False,
     )  # fmt: skip
-    # The norm after the last layer is only for the class token: hidden states leave without one.
+    # The final norm applies only to the class token, not to the hidden states.
     stack = layers(c, norm, width=768, inner=3072, heads=12, causal=False, final=NoNorm())
     return Model(embed=embed, stack=stack, head=projected(Pooled(norm=norm), head, project), init="bert")
 
@@ -60,7 +60,7 @@ def vision(c: FamilyConfig, head: str, shared: int | None = None) -> Model:
 def layers(
     c: FamilyConfig, norm: Norm, *, width: int, inner: int, heads: int, causal: bool, final: Norm | None
 ) -> Stack:
-    """The layers of a tower; the numbers are the config class's defaults."""
+    """The layers of a tower; the arguments are the config class's defaults."""
     c.skip("declared once, never used", "dropout")
     width, inner = c.size("hidden_size", width), c.size("intermediate_size", inner)
     mixer = Attention(heads=c.size("num_attention_heads", heads), dropout=c.get("attention_dropout", 0.0))
@@ -118,7 +118,7 @@ PIXELS = (
 
 
 def text_table(spec: Model, head: str) -> tuple[Row, ...]:
-    """One row a module; the tower lies under a prefix beside its projection."""
+    """One row per module; the tower is under a prefix, unlike its projection."""
     if head == BARE:
         return rows(*LAYERS, *WORDS)
     return rows(*under("text_model.", LAYERS + WORDS), ("head.dense", "text_projection"))
@@ -145,7 +145,7 @@ def whole(c: FamilyConfig, head: str) -> Model | Towers:
 
 
 def tower(c: FamilyConfig, head: str) -> Model:
-    """One tower, by its part of the whole config."""
+    """One tower, by its section of the whole config."""
     shared = c.size("projection_dim", 512)
     name = f"{head}_config"
     older = c.data.get(f"{name}_dict")
@@ -156,7 +156,7 @@ def tower(c: FamilyConfig, head: str) -> Model:
     part = FamilyConfig(given, f"{c.where} {name}", c.tensors)
     part.skip("said by the whole", "projection_dim")
     spec = (text if head == TEXT else vision)(part, PROJECT, shared)
-    c.data |= {f"{name}.{field}": part.data[field] for field in part.unread()}  # nobody read them: they are reported
+    c.data |= {f"{name}.{field}": part.data[field] for field in part.unread()}  # unread, to be reported
     return spec
 
 
@@ -179,12 +179,12 @@ def whole_table(spec: Any, head: str) -> tuple[Row, ...]:
 
 
 def patterns(*tables: tuple[Row, ...]) -> tuple[str, ...]:
-    """Regular expressions of every name there in some tables."""
+    """Regular expressions that match the family's names in some tables."""
     names = [name for table in tables for row in table for name in row.names]
     return tuple(re.escape(name).replace(r"\{i\}", r"\d+") + r"(\.weight|\.bias)?" for name in names)
 
 
-# Only ever a placeholder for their tables: the names do not depend on sizes.
+# A placeholder spec for tables whose names do not depend on it.
 ANY: Any = None
 POSITION_IDS = r"((text|vision)_model\.)?embeddings\.position_ids"
 

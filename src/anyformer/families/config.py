@@ -1,4 +1,4 @@
-"""Reading another library's config.json so that nothing in it goes unnoticed."""
+"""Reading a Hugging Face config.json such that no unknown field goes unnoticed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anyformer.core.activation import Act
 from anyformer.errors import UserError, did_you_mean
 from anyformer.positions.rope import DynamicScaling, LinearScaling, Llama3Scaling, Scaling, YarnScaling, yarn_gain
 
-# Fields every config may carry that do not change what the network computes.
+# Fields of any config that do not affect what the network computes.
 BY_REASON = {
     "where it came from": "_name_or_path _commit_hash name_or_path",
     "who wrote it": "transformers_version",
@@ -60,12 +60,12 @@ THEIR_ACTS: dict[Act, str] = {
 }  # fmt: skip
 
 
-LARGEST = 1e30  # of any number; what is beyond it overflows somewhere
-LAYERS = 4096  # more layers than any public model by far; a file that asks for a million would only cost time
+LARGEST = 1e30  # limit on any number, against overflows
+LAYERS = 4096  # limit on layers, far above any public model
 
 
 class FamilyConfig:
-    """A config.json that remembers which of its fields were read."""
+    """A config.json that tracks which of its fields were read."""
 
     def __init__(
         self, data: Mapping[str, Any], where: str = "config.json", tensors: Mapping[str, Any] | None = None
@@ -74,7 +74,7 @@ class FamilyConfig:
         self.read: set[str] = set()
 
     def get(self, name: str, default: Any) -> Any:
-        """A field, or the default that the other library has for it; the type must be the default's."""
+        """A field, or transformers' default; the type must be that of the default."""
         self.read.add(name)
         value = self.data.get(name, default)
         if value is None and default is not None:
@@ -82,12 +82,12 @@ class FamilyConfig:
         kinds = (int, float) if isinstance(default, float) else type(default)
         if default is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)):
             raise UserError(f"{name} is {value!r}", where=self.where, fix=f"expected a value like {default!r}")
-        if isinstance(default, float) and not abs(value) < LARGEST:  # also what is not a number
+        if isinstance(default, float) and not abs(value) < LARGEST:  # also rejects nan
             raise UserError(f"{name} is {value!r}", where=self.where, fix=f"expected a value like {default!r}")
         return float(value) if isinstance(default, float) else value
 
     def size(self, name: str, default: int | None, most: int = 2**24) -> Any:
-        """A whole number of something, at least 1; None stays None where the default is None."""
+        """A positive integer; None stays None if the default is None."""
         value = self.get(name, default)
         if value is None and default is None:
             return None
@@ -98,7 +98,7 @@ class FamilyConfig:
         return value
 
     def count(self, name: str, default: int | None) -> Any:
-        """How many modules of a kind there are; the files must hold a tensor for each, or they would only cost time."""
+        """A number of modules, checked against the number of tensors in the files."""
         value = self.size(name, default, LAYERS)
         if value is not None and self.tensors is not None and value > max(len(self.tensors), 1):
             raise UserError(f"{name} is {value}, the files hold {len(self.tensors)} tensors", where=self.where,
@@ -106,32 +106,32 @@ class FamilyConfig:
         return value
 
     def only(self, name: str, value: Any, default: Any = ..., *, why: str = "is not implemented") -> None:
-        """A field that must have one value."""
+        """Require a field to have one value."""
         self.read.add(name)
         found = self.data.get(name, value if default is ... else default)
         if found != value:
             raise UserError(f"{name} = {found!r} {why}", where=self.where, fix=f"only {value!r} is supported")
 
     def skip(self, reason: str, *names: str) -> None:
-        """Fields that do not change what the network computes, and why."""
+        """Mark fields as read that do not affect what the network computes, with the reason."""
         assert reason
         self.read.update(names)
 
     def also(self, **names: str) -> None:
-        """Second names of fields (second="field"), which count where both are given, as they do there."""
+        """Second names of fields (second="field"), which take precedence if both are given, as in transformers."""
         for second, name in names.items():
             if second in self.data:
                 self.data[name] = self.data.pop(second)
 
     def differ(self, name: str, other: str) -> bool | None:
-        """Whether the file holds both tensors with different values; None where there is no file to ask."""
+        """Whether the file has both tensors with different values; None without a file."""
         if self.tensors is None:
             return None
         held = [self.tensors[each] for each in (name, other) if each in self.tensors]
         return len(held) == 2 and (held[0].shape != held[1].shape or not bool((held[0].read() == held[1].read()).all()))
 
     def act(self, name: str, default: str) -> Act:
-        """An activation by its name there."""
+        """An activation by its name in transformers."""
         value = self.get(name, default)
         if value not in ACTS:
             raise UserError(
@@ -140,22 +140,22 @@ class FamilyConfig:
         return ACTS[value]
 
     def labels(self, default: int = 2) -> int:
-        """How many labels a classification head has."""
+        """The number of labels of a classification head."""
         named = self.data.get("id2label")
         if isinstance(named, dict) and named:
             return len(named)
         return self.size("num_labels", default)
 
     def unread(self) -> list[str]:
-        """Fields that nothing asked for and that are not known to be irrelevant."""
+        """Fields that were not read and are not known to be irrelevant."""
         return sorted(set(self.data) - self.read - set(IRRELEVANT))
 
     def rope(
         self, default_theta: float = 10000.0, default_share: float = 1.0, *, partial: bool = False
     ) -> tuple[float, float, Scaling | None]:
-        """Theta, the share of channels that turn, and the scaling; both the older and the newer way of writing them.
+        """Theta, the fraction of rotated channels, and the scaling, in the older or newer notation.
 
-        `partial` says that the family lets only a share of the channels turn; the others there ignore the setting.
+        `partial`: the family supports rotating a fraction of the channels; other families ignore the setting.
         """
         self.skip(
             "read here", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "default_theta"
@@ -214,7 +214,7 @@ class FamilyConfig:
 
 
 def rope_parameters(theta: float, scaling: Scaling | None, share: float = 1.0) -> dict[str, Any]:
-    """The same, written for the other library."""
+    """The rope settings in transformers' notation."""
     base: dict[str, Any] = {"rope_theta": theta} | ({} if share == 1.0 else {"partial_rotary_factor": share})
     if scaling is None:
         return base | {"rope_type": "default"}

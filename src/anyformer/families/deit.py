@@ -1,4 +1,4 @@
-"""DeiT (2012.12877): ViT with a second learned token, which learns from a teacher."""
+"""DeiT (2012.12877): ViT with a distillation token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DETR (2005.12872) on a ResNet, whose tensors are named as transformers or as timm names them."""
+"""DETR (2005.12872) on a ResNet, with the backbone's tensor names of transformers or of timm."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from anyformer.positions.sinusoid_grid import SinusoidGrid
 
 DETECT = "detect"
 PREFIX = "model."
-STAGES = 8  # of a ResNet: each halves the maps
+STAGES = 8  # most ResNet stages: each halves the feature maps
 TIMM = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}  # those of bottlenecks
 
 
 def half(c: FamilyConfig, side: str) -> Stack:
-    """The layers of one half; the decoder's look at the encoder and end in a norm of their own."""
+    """The layers of encoder or decoder; the decoder's have cross-attention and a final norm."""
     width, heads, inner = c.size("d_model", 256), c.size(f"{side}_attention_heads", 8), c.size(f"{side}_ffn_dim", 2048)
     dropout = c.get("attention_dropout", 0.0)
     feed = MLP(
@@ -70,7 +70,7 @@ def settings(c: FamilyConfig, head: str) -> Seq2Seq:
 
 
 def backbone(c: FamilyConfig) -> ResNet:
-    """The ResNet that a config describes itself, or names by what timm calls it."""
+    """The ResNet described by a config, or named by its timm name."""
     c.skip("read here", "backbone_config", "backbone", "use_timm_backbone", "backbone_kwargs", "num_channels")
     given = c.data.get("backbone_config") or {}
     if not isinstance(given, dict):
@@ -136,7 +136,7 @@ def config(spec: Seq2Seq, head: str) -> dict[str, Any]:
 
 
 class Pointwise(Shaped):
-    """A 1x1 convolution's weight (D, C, 1, 1) as a matrix; its bias as it is."""
+    """A 1x1 convolution's weight (D, C, 1, 1) as a matrix; its bias unchanged."""
 
     def pull(self, parts: Any, owner: Any) -> Any:
         return parts[0].flatten(1) if parts[0].dim() == 4 else parts[0]
@@ -191,7 +191,7 @@ def network(stages: int) -> list[tuple[Any, ...]]:
 
 
 def table(spec: Seq2Seq, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     embed = spec.encoder.embed
     assert isinstance(embed, Maps) and isinstance(embed.backbone, ResNet)
     body: list[tuple[Any, ...]] = [
@@ -206,7 +206,7 @@ def table(spec: Seq2Seq, head: str) -> tuple[Row, ...]:
     return rows(*under(PREFIX, body), *answers)
 
 
-SPELLINGS = (  # of timm and of newer files, as the table has them
+SPELLINGS = (  # from names of timm and of newer files to those of the table
     (r"backbone\.(?!conv_encoder\.)", "backbone.conv_encoder."),
     (r"(conv_encoder\.model)\.conv1\.", r"\1.embedder.embedder.convolution."),
     (r"(conv_encoder\.model)\.bn1\.", r"\1.embedder.embedder.normalization."),

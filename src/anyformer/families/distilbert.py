@@ -1,4 +1,4 @@
-"""DistilBERT (1910.01108): BERT with half the layers, without segments and pooler, and other words for everything."""
+"""DistilBERT (1910.01108): BERT with half the layers, without segments and pooler, and with other names throughout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ELECTRA (2003.10555): a generator, which is a masked LM, and a discriminator, which tells replaced tokens."""
+"""ELECTRA (2003.10555): a generator, which is a masked LM, and a discriminator, which detects replaced tokens."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def settings(c: FamilyConfig, head: str) -> Model:
     feed = MLP(width=None if inner == 4 * width else inner, act=c.act("activation_function", "gelu_new"))
     block = Block(mixer=attention, feed=feed, norm=norm, dropout=c.get("resid_pdrop", 0.1))
     blocks: Any = block
-    if by_layer:  # each layer's scores are divided by its number
+    if by_layer:  # each layer's attention scores are divided by its number
         mixers = [attention.replace(scale=scale / (i + 1)) for i in range(depth)]
         blocks = tuple(block.replace(mixer=mixer) for mixer in mixers)
     embed = Tokens(
@@ -97,7 +97,7 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
 
 
 def table(spec: Model, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head == BARE else "transformer."
     return rows(*under(prefix, BODY), *HEADS[head])
 

@@ -38,10 +38,10 @@ def settings(c: FamilyConfig, head: str) -> Model:
 
 
 def rope(c: FamilyConfig, channels: int) -> Rope:
-    """Rotary positions of a share of each head's channels."""
+    """Rotary positions on a fraction of each head's channels."""
     theta, share, scaling = c.rope(default_share=0.25, partial=True)
     turned = int(channels * share)
-    # One channel turns as a pair there, at the same angle as a pair here, unless a scaling looks at the number.
+    # A single channel is rotated as a pair in transformers, at the same angle as a pair here, except under YaRN.
     if turned < 1 or (turned % 2 and (turned != 1 or isinstance(scaling, YarnScaling))):
         raise UserError(f"rotary_pct = {share} turns {turned} of {channels} channels, which are not pairs",
                         where=c.where, fix="pairs are implemented")  # fmt: skip
@@ -66,7 +66,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
     channels = first.mixer.sizes(stack.width).channels
     turned = channels if first.relative.width is None else first.relative.width
     share = turned / channels
-    share = share if int(channels * share) == turned else (turned + 0.5) / channels  # they cut, not round
+    share = share if int(channels * share) == turned else (turned + 0.5) / channels  # transformers truncates
     rotary = {"partial_rotary_factor": share}
     made: dict[str, Any] = {
         "vocab_size": embed.vocab, "hidden_size": stack.width, "num_hidden_layers": stack.depth,
@@ -82,7 +82,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
     return made
 
 
-BODY = (  # their fused rows (heads, 3, channels) are ours where every head has its own keys
+BODY = (  # fused rows (heads, 3, channels) equal ours without grouped heads
     ("embed.table", "embed_in"),
     ("stack.blocks.{i}.around_mixer.before", "layers.{i}.input_layernorm"),
     ("stack.blocks.{i}.mixer.qkv", "layers.{i}.attention.query_key_value"),
@@ -103,13 +103,13 @@ PREFIX = "gpt_neox."
 
 
 def table(spec: Model, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head == BARE else PREFIX
     return rows(*under(prefix, BODY), *HEADS[head])
 
 
 def tied(spec: Model, head: str) -> dict[str, str]:
-    """A tied head's rows; newer code calls them lm_head, files go on saying embed_out."""
+    """Second names of a tied head: lm_head in newer code, embed_out in files."""
     table = f"{PREFIX}embed_in.weight"
     if head != LM_HEAD:
         return {}

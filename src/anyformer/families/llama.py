@@ -28,7 +28,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # where the config classes of the five 
     "qwen3": {"intermediate": 22016, "kv": 32, "length": 32768, "vocab": 151936, "eps": 1e-6, "window": 4096},
     "arcee": {"intermediate": 18432, "kv": None, "length": 4096, "vocab": 32000, "eps": 1e-5, "window": None},
 }
-BIASED = ("llama", "qwen3", "arcee")  # whose projections of attention have a bias where the config says so
+BIASED = ("llama", "qwen3", "arcee")  # families with an `attention_bias` field
 
 
 def settings(c: FamilyConfig, head: str, kind: str) -> Model:
@@ -66,7 +66,7 @@ def settings(c: FamilyConfig, head: str, kind: str) -> Model:
 
 
 def windowed(c: FamilyConfig, kind: str, block: Block, depth: int) -> Any:
-    """The block, or one for each layer where only some have a window."""
+    """The block, or one per layer if only some have a sliding window."""
     if kind in ("llama", "arcee"):
         return block
     width = c.get("sliding_window", None) if "sliding_window" in c.data else DEFAULTS[kind]["window"]
@@ -148,8 +148,8 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
 
 
 def table(spec: Model, head: str, kind: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
-    # Question answering keeps the body under another name than every other head.
+    """One row per module; the body is under a prefix in a model with a head."""
+    # The question-answering class has another prefix than the others.
     prefix = {BARE: "", SPAN: "transformer."}.get(head, "model.")
     return rows(*under(prefix, (*BODY, *(UNGATED if kind == "arcee" else GATED))), *HEADS[head])
 

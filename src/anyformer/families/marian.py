@@ -1,4 +1,4 @@
-"""Marian (1804.00344), the translation models of OPUS-MT: BART's blocks with sinusoids and no norm before them."""
+"""Marian (1804.00344), the translation models of OPUS-MT: BART with sinusoids and no embedding norm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anyformer.positions.sinusoid import Sinusoid, sinusoid
 def settings(c: FamilyConfig, head: str) -> Seq2Seq:
     """Marian's config.json as a spec."""
     common(c)
-    c.size("max_position_embeddings", 1024, most=2**16)  # rows of a stored table; sinusoids themselves have no limit
+    c.size("max_position_embeddings", 1024, most=2**16)  # rows of the stored table; sinusoids have no limit
     c.skip("of a head that is not Marian's", "classifier_dropout")
     vocab = c.size("vocab_size", 58101)
     other = c.size("decoder_vocab_size", None) or vocab
@@ -39,7 +39,7 @@ def settings(c: FamilyConfig, head: str) -> Seq2Seq:
         encoder=encoder,
         decoder=decoder,
         head=LM(tied=tied, bias=True) if head == LM_HEAD else None,
-        share="table" if shared and tied else "none",  # without tying, their two sides part as well
+        share="table" if shared and tied else "none",  # untied also separates the two embeddings
         init="bert",
     )
 
@@ -56,7 +56,7 @@ def config(spec: Seq2Seq, head: str) -> dict[str, Any]:
 
 
 def table(spec: Seq2Seq, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head == BARE else PREFIX
     tables = [("encoder.embed.table", f"{prefix}shared")]
     if spec.share == "none":
@@ -65,14 +65,14 @@ def table(spec: Seq2Seq, head: str) -> tuple[Row, ...]:
 
 
 def tied(spec: Seq2Seq, head: str) -> dict[str, str]:
-    """Second names of a table."""
+    """Second names of an embedding."""
     if spec.share == "table":
         return bart.tied(spec, head)
     return {"lm_head.weight": f"{PREFIX}decoder.embed_tokens.weight"} if head == LM_HEAD else {}
 
 
 def static(spec: Seq2Seq, head: str, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The sinusoids, which files of the bare model hold and files with a head leave out."""
+    """The sinusoids, which are stored in files of the bare model but not of models with a head."""
     if head != BARE:
         return {}
     positions = torch.arange(config.get("max_position_embeddings") or 1024)[None]
@@ -86,7 +86,7 @@ FAMILIES = (
         heads={"MarianModel": BARE, "MarianMTModel": LM_HEAD},
         settings=settings, config=config, table=table, prefix=PREFIX, tied=tied, static=static,
         buffers=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),  # compared with `static`
-        # One side's table is not used where the two sides part.
+        # With separate embeddings, one of these is unused.
         spare=(r"(model\.)?shared\.weight", r"(encoder|decoder)\.embed_tokens\.weight"),
     ),
 )  # fmt: skip

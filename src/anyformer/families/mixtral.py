@@ -1,4 +1,4 @@
-"""Mixtral (2401.04088): Mistral's blocks with a mixture of experts in place of the feed."""
+"""Mixtral (2401.04088): Mistral's blocks with a mixture of experts as feed-forward."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def settings(c: FamilyConfig, head: str) -> Model:
     feed = Experts(
         count=c.count("num_local_experts", 8), top=top, width=c.size("intermediate_size", 14336),
         act=c.act("hidden_act", "silu"), gated=True, bias=False, balance=c.get("router_aux_loss_coef", 0.001),
-        renormalise=True if top == 1 else None,  # there a single weight is 1
+        renormalise=True if top == 1 else None,  # transformers sets a single weight to 1
     )  # fmt: skip
     relative = Rope(theta=theta, scaling=scaling)
     norm = RMSNorm(eps=c.get("rms_norm_eps", 1e-5))
@@ -70,7 +70,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
 
 
 def table(spec: Model, head: str) -> tuple[Row, ...]:
-    """Llama's rows with the experts' in place of the feed's; w1 is the gate, w3 the value, w2 leads back."""
+    """Llama's rows with experts as feed-forward; w1 is the gate, w3 the value, w2 the down projection."""
     feed = spec.plain_stack.tiles[0].feed
     assert isinstance(feed, Experts)
     ours, theirs = "stack.blocks.{i}.feed", "layers.{i}.block_sparse_moe"

@@ -1,4 +1,4 @@
-"""RoBERTa (1907.11692): BERT whose positions start behind the padding token's number, with a head of its own."""
+"""RoBERTa (1907.11692): BERT whose positions start after the padding id, with its own classification head."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def feed(c: FamilyConfig, width: int, dropout: float) -> MLP:
 
 
 def answer(c: FamilyConfig, head: str, width: int) -> Head | None:
-    """The head. Version 1.1 has its own rows and no factor; the file, not the config, says which rows there are."""
+    """The head. Version 1.1 is untied and unscaled; the file, not the config, determines whether it is tied."""
     tied = c.get("tie_word_embeddings", True)
     scaled = c.get("scale_decoder_outputs", tied)
     apart = c.differ("lm_head.weight", "shared.weight")
@@ -93,7 +93,7 @@ def config(spec: Any, head: str) -> dict[str, Any]:
     assert isinstance(encoder.embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(first.norm, RMSNorm) and isinstance(first.relative, Buckets)
     act, gated = THEIR_ACTS[first.feed.act], first.feed.gated
-    # "gated-gelu" is their word for the tanh form, so the exact one goes by its other name.
+    # "gated-gelu" means the tanh form in transformers, so the exact form needs its other name.
     act = "gelu_python" if gated and act == "gelu" else act
     named = "gated-gelu" if gated and act == "gelu_new" else f"gated-{act}" if gated else act
     lm = spec.head if isinstance(spec.head, LM) else None
@@ -110,7 +110,7 @@ def config(spec: Any, head: str) -> dict[str, Any]:
 
 
 def half(ours: str, theirs: str, gated: bool, decoder: bool) -> list[tuple[Any, ...]]:
-    """The rows of one stack; a decoder's feed is its third sublayer, an encoder's its second."""
+    """The rows of one stack; the feed-forward is a decoder's third sublayer, an encoder's second."""
     layer, block = f"{theirs}.block.{{i}}.layer", f"{ours}stack.blocks.{{i}}"
     feed = f"{layer}.{2 if decoder else 1}"
     wi = f"{feed}.DenseReluDense.wi"
@@ -142,7 +142,7 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
     TAG: (("head.out", "classifier"),),
     SPAN: (("head.out", "qa_outputs"),),
 }
-PREFIX = "transformer."  # only two of their classes wrap the body
+PREFIX = "transformer."  # only two classes in transformers wrap the body
 
 
 def prefix_of(head: str) -> str:
@@ -150,7 +150,7 @@ def prefix_of(head: str) -> str:
 
 
 def table(spec: Any, head: str) -> tuple[Row, ...]:
-    """One row a module."""
+    """One row per module."""
     encoder, prefix = spec if isinstance(spec, Model) else spec.encoder, prefix_of(head)
     feed, ours = encoder.plain_stack.tiles[0].feed, "" if head in ALONE else "encoder."
     gated = isinstance(feed, MLP) and feed.gated
@@ -161,7 +161,7 @@ def table(spec: Any, head: str) -> tuple[Row, ...]:
 
 
 def tied(spec: Any, head: str) -> dict[str, str]:
-    """Second names of the one table."""
+    """Second names of the shared embedding."""
     shared = f"{prefix_of(head)}shared.weight"
     names = [f"{prefix_of(head)}{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
     return dict.fromkeys([*names, *(["lm_head.weight"] if head == LM_HEAD else [])], shared)

@@ -1,6 +1,6 @@
-"""ViT (2010.11929) by timm's names: the folders that timm shares, which transformers opens as TimmWrapper.
+"""ViT (2010.11929) in timm's format, which transformers opens as TimmWrapper.
 
-Such a folder's config.json names an architecture, `vit_base_patch16_224`, and says only what differs from it.
+Such a folder's config.json names an architecture, `vit_base_patch16_224`, and has only the differences from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anyformer.heads import Pooled
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 
-MODEL_TYPE = "timm_wrapper"  # what transformers calls them; timm's own folders say nothing
+MODEL_TYPE = "timm_wrapper"  # transformers' name; timm's own folders have none
 NAME = re.compile(r"(?:vit|deit)_(tiny|small|base|large|huge)_patch(\d+)_(\d+)")
 WIDTHS = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16),
           "huge": (1280, 32, 16)}  # fmt: skip
@@ -31,7 +31,7 @@ EPS = 1e-6
 
 
 class ViTSizes(NamedTuple):
-    """What an architecture's name says, by the names of timm's arguments."""
+    """The sizes of an architecture, by timm's argument names."""
 
     embed_dim: int
     depth: int
@@ -90,12 +90,12 @@ def settings(c: FamilyConfig, head: str) -> Model:
 
 
 def argument(changed: FamilyConfig, field: str, usual: Any) -> Any:
-    """One of timm's arguments as a folder has it; whole numbers are at least 1."""
+    """One of timm's arguments in a folder; integers are at least 1."""
     return changed.size(field, usual) if type(usual) is int else changed.get(field, usual)
 
 
 def square(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with a list of two equal sides as one number.
+    """The arguments with lists of two equal sides as one number.
 
     >>> square({"img_size": [32, 32], "depth": 2})
     {'img_size': 32, 'depth': 2}
@@ -116,7 +116,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
     asked = ViTSizes(stack.width, stack.depth, first.mixer.heads, embed.patch, embed.size, ratio, embed.channels,
                   first.mixer.bias)  # fmt: skip
     size = next((size for size, widths in WIDTHS.items() if widths == asked[:3]), "base")
-    name = f"vit_{size}_patch{14 if size == 'huge' else 16}_224"  # every size has this one; it knows few others
+    name = f"vit_{size}_patch{14 if size == 'huge' else 16}_224"  # exists for every size
     usual = sizes_of(name)
     assert usual is not None
     classes = spec.head.classes if isinstance(spec.head, Pooled) else 0
@@ -126,7 +126,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
 
 
 def head_without_a_name(config: Mapping[str, Any]) -> str:
-    """timm says nothing of a head but its classes; none is a body."""
+    """timm only stores the number of classes; none means no head."""
     return CLASSIFY if config.get("num_classes") else BARE
 
 
@@ -145,7 +145,7 @@ LAYERS = (
 
 
 def table(spec: Model, head: str) -> tuple[Row, ...]:
-    """One row a module."""
+    """One row per module."""
     return rows(*LAYERS, *([("head.out", "head")] if head == CLASSIFY else []))
 
 

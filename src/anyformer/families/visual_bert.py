@@ -1,4 +1,4 @@
-"""VisualBERT (1908.03557): BERT over words and the regions of an image, which somebody else has made into vectors."""
+"""VisualBERT (1908.03557): BERT over text tokens and precomputed feature vectors of image regions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VISUAL_BERT = Kind(
 
 
 def settings(c: FamilyConfig, head: str) -> Model:
-    """BERT's, with regions behind the words and one norm over both."""
+    """BERT's settings, with regions after the text and one norm over both."""
     c.only("bypass_transformer", False)
     c.skip("only says how a new model starts", "special_visual_initialize")
     text = bert.settings(c, head, VISUAL_BERT)

@@ -1,4 +1,4 @@
-"""ViT (2010.11929) and, under the same name there, DINO (2104.14294): DINO's folders are ViTs without a pooler."""
+"""ViT (2010.11929) and, under the same model_type, DINO (2104.14294), whose folders are ViTs without a pooler."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
 
 
 def table(spec: Model, head: str) -> tuple[Row, ...]:
-    """One row a module; the body lies under a prefix in a model with a head."""
+    """One row per module; the body is under a prefix in a model with a head."""
     prefix = "" if head in (BARE, BODY) else "vit."
     return rows(*under(prefix, LAYERS + LEAD), *HEADS[head])
 
 
 def under(prefix: str, body: tuple[tuple[Any, ...], ...]) -> list[tuple[Any, ...]]:
-    """The rows with a prefix before every name there."""
+    """The rows with a prefix on every name of the family."""
     named = ((theirs if isinstance(theirs, tuple) else (theirs,)) for _, theirs, *_ in body)
     return [(row[0], tuple(prefix + name for name in names), *row[2:]) for row, names in zip(body, named, strict=True)]
 
