@@ -1,4 +1,4 @@
-"""Embeds: how words, images, tables and several of them together become tokens."""
+"""Embeddings: how text, images, tables and combinations of them become token vectors."""
 
 from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.frames import Frames

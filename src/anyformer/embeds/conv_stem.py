@@ -1,4 +1,4 @@
-"""Images into tokens by a few convolutions: a Transformer behind them learns small pictures in fewer passes."""
+"""Images into tokens by a convolutional stem: small images are then learned in fewer epochs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Position
 from anyformer.spec import field
 
-MOST_CELLS = 12  # a side of the grid of tokens, for images of any size
+MOST_CELLS = 12  # most tokens per side, for images of any size
 MOST_STRIDE = 4  # of the first convolution; larger images get more stages
-GROUP = 16  # channels that are normalised together
+GROUP = 16  # channels per group of the group norm
 
 
 class ConvStem(Embed):
-    """Stages of 3x3 convolutions over images (H, W) = `size`; each cell of the last maps becomes a token.
+    """Stages of 3x3 convolutions over images (H, W) = `size`; each cell of the last feature maps becomes a token.
 
     A stage is one convolution to `widths` channels, which halves the maps (that of the first stage divides by
-    `stride`), then `depths` residual blocks of two. Norms are group norms: no image sees another of its batch. They
-    forget how bright an image is, so each cell's mean colour goes beside its channels.
+    `stride`), then `depths` residual blocks of two. Norms are group norms, independent of the batch. They remove the
+    brightness of an image, so each cell's mean colour is appended to its channels.
 
     >>> ConvStem(size=28).grid, ConvStem(size=32).for_images(224, 3).widths
     ((7, 7), (32, 32, 64, 128))
@@ -48,7 +48,7 @@ class ConvStem(Embed):
     depths: tuple[int, ...] = (0, 1, 1)
     """Residual blocks of each stage."""
     stride: int = 1
-    """Pixels from one place of the first convolution to the next."""
+    """Stride of the first convolution, in pixels."""
     channels: int = 3
     """Colour channels of the images."""
     position: Position | None = field(default_factory=Grid)
@@ -75,7 +75,7 @@ class ConvStem(Embed):
 
     @property
     def cell(self) -> int:
-        """Pixels a side that one token stands for."""
+        """Pixels per side of one token."""
         return int(self.stride * 2 ** (len(self.widths) - 1))
 
     @property
@@ -86,8 +86,9 @@ class ConvStem(Embed):
     def for_images(self, size: int | tuple[int, int], channels: int) -> ConvStem:
         """The same stem for images of another size, with a grid of at most 12 x 12 tokens.
 
-        Small images leave the first stages out; for large ones the first convolution has a larger stride, and beyond
-        that the first stage is repeated.
+        Small images skip the first stages; for large ones the first convolution has a larger stride, and beyond that
+        the
+        first stage is repeated.
         """
         side = size if isinstance(size, int) else max(size)
         halvings = 0
@@ -126,7 +127,7 @@ class ConvStemModule(nn.Module):
         self, pixels: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these images (B, channels, H, W) before any compute; `mask` is over tokens."""
+        """Build the context of images (B, channels, H, W); `mask` is over tokens."""
         if not isinstance(pixels, Tensor) or pixels.dim() != 4 or pixels.shape[1] != self.spec.channels:
             shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
             raise UserError(f"pixels are {shape}", fix=f"expected a tensor (B, {self.spec.channels}, H, W)")
@@ -142,7 +143,7 @@ class ConvStemModule(nn.Module):
 
     def forward(self, pixels: Tensor, *, context: Context) -> Tensor:
         """Images (B, channels, H, W) to (B, N, D), cells row by row."""
-        # Channels last is how convolutions are fastest on CPU and GPU, and makes the cells' channels neighbours.
+        # channels_last is the fastest layout for convolutions, and makes the cells' channels contiguous.
         given = pixels.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
         x = given
         for layer in self.layers:
@@ -155,7 +156,7 @@ class ConvStemModule(nn.Module):
 
 
 class ConvNorm(Starting):
-    """A 3x3 convolution without bias (wider where its stride would skip pixels), its group norm, and ReLU if `act`."""
+    """A 3x3 convolution without bias (larger if its stride would skip pixels), its group norm, and ReLU if `act`."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1, act: bool = True) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ class ConvNorm(Starting):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
-        # Under autocast a norm comes out in fp32, and every layer after it would be twice as wide.
+        # Under autocast a norm returns fp32, which would double the memory of every layer after it.
         x = F.group_norm(x, self.groups, self.weight, self.bias).to(x.dtype)
         return F.relu(x) if self.act else x
 
@@ -177,7 +178,7 @@ class ConvNorm(Starting):
 class ConvBlock(nn.Module):
     """relu(x + two convolutions of x): a basic block of a ResNet (1512.03385).
 
-    Its last norm starts at 1: at 0, as deep ResNets start, a shallow stem learns later.
+    Its last norm's weight starts at 1: at 0, as in deep ResNets, a shallow stem learns more slowly.
     """
 
     def __init__(self, channels: int) -> None:

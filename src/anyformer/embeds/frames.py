@@ -1,4 +1,4 @@
-"""Sound into tokens: a waveform's log-mel spectrogram is cut into overlapping patches (AST, 2104.01778)."""
+"""Audio into tokens: a waveform's log-mel spectrogram is cut into overlapping patches (AST, 2104.01778)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from anyformer.spec import field
 class Frames(Embed):
     """Patches of `patch` bands x spectra, `stride` apart, of clips at `sample_rate` samples a second.
 
-    A spectrum of `mels` bands is taken every `hop` seconds over `window` seconds; `frames` of them are the longest
-    clip, and a shorter one is padding from where it ends. The logarithms are read as (x - mean) / (2 std), AST's own
-    figures. `cls` puts a learned class token first, `distill` DeiT's second one after it.
+    A spectrum of `mels` bands is computed every `hop` seconds over `window` seconds; `frames` of them are the longest
+    clip, and shorter clips are padded. The log values are normalised as (x - mean) / (2 std), with AST's own
+    statistics. `cls` puts a learned class token first, `distill` DeiT's distillation token after it.
 
-    Call the model with waveforms (B, samples) between -1 and 1, and with the samples of each clip (B,) behind them
-    where clips differ: `model(waves, lengths)`. A tensor (B, mels, frames) is taken as spectra that are scaled already.
+    Call the model with waveforms (B, samples) between -1 and 1, and with the lengths (B,) of the clips if they differ:
+    `model(waves, lengths)`. A tensor (B, mels, frames) is taken as already normalised spectra.
     """
 
     about: ClassVar[About | None] = About(
@@ -37,15 +37,15 @@ class Frames(Embed):
     )  # fmt: skip
     gridded: ClassVar[bool] = True
     sample_rate: int
-    """Samples a second of the clips."""
+    """Sample rate of the clips in Hz."""
     frames: int = 1024
     """Spectra of the longest clip."""
     mels: int = 128
     """Mel bands of a spectrum."""
     window: float = 0.025
-    """Seconds that a spectrum is taken over."""
+    """Window length of a spectrum in seconds."""
     hop: float = 0.010
-    """Seconds from one spectrum to the next."""
+    """Hop length between spectra in seconds."""
     patch: int | tuple[int, int] = 16
     """Bands and spectra of a patch."""
     stride: int | tuple[int, int] = 10
@@ -59,7 +59,7 @@ class Frames(Embed):
     norm: Norm | None = None
     """Norm of the tokens that come out; none if not given."""
     mean: float = -4.2677393
-    """Mean of the log-mel values, taken off."""
+    """Mean of the log-mel values, subtracted."""
     std: float = 4.5689974
     """Standard deviation of the log-mel values; they are divided by twice that."""
     dropout: float = 0.0
@@ -90,12 +90,12 @@ class Frames(Embed):
 
     @property
     def reach(self) -> int:
-        """Samples that one spectrum is taken over."""
+        """Window length in samples."""
         return round(self.window * self.sample_rate)
 
     @property
     def step(self) -> int:
-        """Samples from one spectrum to the next."""
+        """Hop length in samples."""
         return round(self.hop * self.sample_rate)
 
     @property
@@ -147,17 +147,17 @@ class FramesModule(nn.Module):
         positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
         state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these clips before any compute; `mask` is over tokens, beside what `lengths` hides."""
+        """Build the context of clips; `mask` is over tokens, in addition to the padding implied by `lengths`."""
         check_sound(self.spec, sound, lengths)
         heard = self.heard(sound, lengths)
         both: Mask | None = mask if heard is None else heard if mask is None else (heard, *as_tuple(mask))
-        if positions is None:  # time goes on where a shorter clip has ended: a rank among real tokens would not
+        if positions is None:  # positions are by time also after padding, unlike an index among real tokens
             positions = torch.arange(self.spec.tokens, device=sound.device)[None]
         return lay_out(sound.shape[0], self.spec.tokens, sound.device, mask=both, positions=positions,
                        documents=documents, segments=segments, grid=self.spec.grid, state=state)  # fmt: skip
 
     def heard(self, sound: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """(B,T) which tokens begin before their clip ends; the first patches always do."""
+        """(B,T) which tokens begin before the end of their clip; the first patches always do."""
         spec = self.spec
         ready = sound.dim() == 3
         whole = spec.frames if ready else spec.samples
@@ -171,7 +171,7 @@ class FramesModule(nn.Module):
         return torch.cat([torch.ones_like(patches[:, :1]).expand(-1, spec.leading), patches], 1)
 
     def forward(self, sound: Tensor, lengths: Tensor | None = None, *, context: Context) -> Tensor:
-        """Clips to (B, T, D): leading tokens, then patches band by band, each band along the time."""
+        """Clips to (B, T, D): leading tokens, then patches band by band, each band over time."""
         x = self.patch(self.patches(self.spectra(sound, lengths)).to(self.patch.weight.dtype))  # (B,N,D)
         if self.lead is not None:
             x = torch.cat([self.lead.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
@@ -181,7 +181,7 @@ class FramesModule(nn.Module):
         return F.dropout(x, self.spec.dropout, self.training)
 
     def spectra(self, sound: Tensor, lengths: Tensor | None) -> Tensor:
-        """What patches are cut from, (B, mels, frames); beyond a clip's end there is silence."""
+        """Normalised spectra (B, mels, frames), silent after a clip's end."""
         spec = self.spec
         ready = sound.dim() == 3
         if lengths is not None:
@@ -200,7 +200,7 @@ class FramesModule(nn.Module):
 
 
 def check_sound(spec: Frames, sound: Tensor, lengths: Tensor | None) -> None:
-    """Refuse what is not a batch of clips of at most the longest length."""
+    """Validate a batch of clips and their lengths."""
     ready = isinstance(sound, Tensor) and sound.dim() == 3
     most = spec.frames if ready else spec.samples
     wanted = f"(B, {spec.mels}, frames)" if ready else "(B, samples)"

@@ -21,11 +21,11 @@ Input = Tensor | tuple[Tensor | None, ...] | None
 
 
 class Joint(Embed):
-    """The tokens of every part, one after the other; `kinds` adds a learned vector saying which part a token is from.
+    """The tokens of every part, concatenated; `kinds` adds a learned vector per part.
 
-    Call the model with one input a part; a part that takes several tensors gets a tuple, and None leaves a part out.
-    `mask` is then a tuple too, one (B, T of the part), (B,) or None a part: (B,) hides the part from whole rows.
-    `segments` are those of all tokens together, (B, sum of T).
+    Call the model with one input per part; a part that takes several tensors gets a tuple, and None leaves a part out.
+    `mask` is then a tuple too, per part (B, T of the part), (B,) or None: (B,) hides the part in whole rows. `segments`
+    are for all tokens together, (B, sum of T).
     """
 
     about: ClassVar[About | None] = About(
@@ -33,13 +33,13 @@ class Joint(Embed):
     )
 
     parts: tuple[Embed, ...]
-    """The embeddings whose tokens follow each other."""
+    """The embeddings whose tokens are concatenated."""
     kinds: bool = True
-    """Whether a learned vector says which part a token is from."""
+    """Whether a learned vector per part is added."""
     norm: Norm | None = None
-    """Norm of all tokens that come out; none if not given."""
+    """Norm of all output tokens; none if not given."""
     dropout: float = 0.0
-    """Dropout probability of what comes out."""
+    """Dropout probability of the output."""
 
     def check(self) -> None:
         check_fraction("Joint", "dropout", self.dropout, fix="use 0.1")
@@ -62,7 +62,7 @@ class JointModule(nn.Module):
 
     @property
     def table(self) -> Any:
-        """The words' rows, which a head may borrow; the part owns them, so that they are stored once."""
+        """The token embedding for a tied head, owned by its part."""
         parts = zip(self.parts, self.spec.parts, strict=True)
         return next((part.table for part, of in parts if of.vocabulary is not None), None)
 
@@ -70,7 +70,7 @@ class JointModule(nn.Module):
         self, *inputs: Input, mask: Mask | tuple[Tensor | None, ...] | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """The parts' own layouts side by side."""
+        """Concatenate the parts' contexts."""
         pieces = self.pieces(inputs, mask)
         lengths = [0 if piece is None else piece.index.shape[1] for piece in pieces]
         first = next(piece for piece in pieces if piece is not None)
@@ -94,7 +94,7 @@ class JointModule(nn.Module):
         return replace(context, places=places, tokens=join_tokens(pieces, batch))
 
     def places(self, lengths: list[int], seen: Tensor | None, state: State | None, device: torch.device) -> Tensor:
-        """Where each token stands in its own part, padding left out; a part goes on where the state left it."""
+        """Position of each token within its part, without padding, continuing from the decoding state."""
         found, start = [], 0
         for i, length in enumerate(lengths):
             every = torch.ones(1, length, dtype=torch.bool, device=device)
@@ -153,7 +153,7 @@ class JointModule(nn.Module):
 
 
 def join_tokens(pieces: list[Context | None], batch: int) -> Tensor | None:
-    """The ids of all tokens (B,T), -1 for those that have none; None where no part has any."""
+    """The ids of all tokens (B,T), -1 for those without; None if no part has ids."""
     known = [piece for piece in pieces if piece is not None]
     if all(piece.tokens is None for piece in known):
         return None

@@ -1,4 +1,4 @@
-"""Maps into tokens: whatever module turns an image into maps (B,C,H,W), each of their cells becomes a token."""
+"""Feature maps into tokens: each cell of a backbone's maps (B,C,H,W) becomes a token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from anyformer.slots import Backbone, Embed, Norm, Position
 
 
 class Maps(Embed):
-    """Cells of `backbone`'s maps of an image (H, W) = `size`, taken to the model's width by one matrix.
+    """Cells of `backbone`'s feature maps of an image (H, W) = `size`, projected to the model's width.
 
-    `project=False` leaves the matrix out where the backbone's channels are the width. `cls` puts a learned class token
-    first. `frozen` keeps the backbone as it is; trained, gradients reach the pixels. `every_layer` adds positions to
-    queries and keys in every layer instead of to the tokens once (DETR). A mask over pixels (B, H, W) becomes one over
-    cells: that of the pixel in a cell's corner.
+    `project=False` omits the projection if the backbone's channels equal the width. `cls` puts a learned class token
+    first. `frozen` freezes the backbone. `every_layer` adds positions to queries and keys in every layer instead of to
+    the tokens once (DETR). A mask over pixels (B, H, W) becomes one over cells, by nearest-neighbour sampling.
     """
 
     about: ClassVar[About | None] = About("x_n = W backbone(pixels)[:, row n, column n] + P[n]", "2005.12872", "T C D")
@@ -34,7 +33,7 @@ class Maps(Embed):
     size: int | tuple[int, int]
     """Height and width of the images."""
     project: bool = True
-    """Whether a matrix leads from the backbone's channels to the width."""
+    """Whether the backbone's channels are projected to the width."""
     cls: bool = False
     """Whether a learned class token comes first."""
     position: Position | None = None
@@ -44,7 +43,7 @@ class Maps(Embed):
     every_layer: bool = False
     """Add positions to queries and keys in every layer (DETR) instead of to the tokens once."""
     frozen: bool = False
-    """Whether the backbone stays as it is."""
+    """Whether the backbone is frozen."""
     dropout: float = 0.0
     """Dropout probability."""
 
@@ -98,7 +97,7 @@ class MapsModule(nn.Module):
         self, pixels: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these images (B, channels, H, W) before any compute; `mask` is over tokens or pixels."""
+        """Build the context of images (B, channels, H, W); `mask` is over tokens or pixels."""
         inputs = self.spec.backbone.inputs
         if not isinstance(pixels, Tensor) or pixels.dim() != 4 or pixels.shape[1] != inputs:
             shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
@@ -119,7 +118,7 @@ class MapsModule(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the tokens it makes."""
+        """The dtype of its tokens."""
         return next(self.backbone.parameters()).dtype if self.project is None else self.project.weight.dtype
 
     def forward(self, pixels: Tensor, *, context: Context) -> Tensor:
@@ -136,9 +135,9 @@ class MapsModule(nn.Module):
 
 
 def over_cells(mask: Mask | None, pixels: Tensor, grid: tuple[int, int], leading: int) -> Mask | None:
-    """Masks with those of the pixels' own shape (B, H, W) turned into padding of tokens (B, T), as DETR does.
+    """Turn masks over pixels (B, H, W) into padding masks over tokens (B, T), as DETR does.
 
-    A rule between tokens that happens to have that shape is told apart by a fourth axis: (B, 1, T, S).
+    An attention mask of the same shape can be distinguished by a fourth axis: (B, 1, T, S).
     """
     if isinstance(mask, tuple):
         return tuple(over_cells(part, pixels, grid, leading) for part in mask)  # type: ignore[misc]

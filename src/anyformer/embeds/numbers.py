@@ -1,4 +1,4 @@
-"""Curves of numbers: what a table adds to the straight line x W + b of each number column (2203.05556)."""
+"""Numerical feature embeddings: non-linear terms added to x W + b of each number column (2203.05556)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from anyformer.core.own_init import Starting, constant, normal
 from anyformer.errors import UserError, check_range
 from anyformer.slots import NumberCurve
 
-LAST_EDGE = 3.0  # deviations: beyond it a bin would hold hardly a row of a thousand
+LAST_EDGE = 3.0  # standard deviations; beyond it a bin would have about one row in a thousand
 
 
 class PiecewiseCurve(NumberCurve):
-    """A broken line with a slope of its own in each of `bins` bins between quantiles of the normal distribution.
+    """A piecewise linear function with `bins` bins between quantiles of the normal distribution.
 
-    Number columns are scaled to that distribution, so that every bin holds about as many training rows. The line starts
-    flat: at first a table with it is one without.
+    Number columns are scaled to that distribution, so that all bins have about equally many training rows. All slopes
+    start at 0, so that it has no effect at initialisation.
     """
 
     about: ClassVar[About | None] = About(
@@ -30,7 +30,7 @@ class PiecewiseCurve(NumberCurve):
     )
 
     bins: int = 32
-    """Pieces of the line."""
+    """Number of bins."""
 
     def check(self) -> None:
         check_range("PiecewiseCurve", "bins", self.bins, 2, fix="use 32")
@@ -60,7 +60,7 @@ class PiecewiseCurveModule(Starting):
 class PeriodicCurve(NumberCurve):
     """Sines and cosines of `frequencies` learned frequencies, a linear layer of each column and a ReLU.
 
-    The frequencies start normal with deviation `sigma`: the larger, the finer what can be told apart.
+    Frequencies are initialised from a normal distribution with standard deviation `sigma`: larger is finer.
     """
 
     about: ClassVar[About | None] = About(
@@ -70,7 +70,7 @@ class PeriodicCurve(NumberCurve):
     frequencies: int = 16
     """Learned frequencies of a column."""
     sigma: float = 0.1
-    """Deviation of the frequencies at the start."""
+    """Standard deviation of the initial frequencies."""
 
     def check(self) -> None:
         check_range("PeriodicCurve", "frequencies", self.frequencies, 1, fix="use 16")

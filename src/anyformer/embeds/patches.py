@@ -21,9 +21,9 @@ from anyformer.spec import field
 class Patches(Embed):
     """Patches of `patch` pixels a side (or rows, columns) of an image (H, W) = `size`; other sizes resample positions.
 
-    `cls` puts a learned class token first, `distill` DeiT's second one after it; `registers` are learned tokens
-    without a position behind those. `position=None` leaves positions out. With `masked`, the model may be given a
-    second input (B, N), True where a patch is hidden: a learned vector then stands in its place.
+    `cls` puts a learned class token first, `distill` DeiT's distillation token after it; `registers` are further
+    learned tokens without a position. `position=None` omits positions. With `masked`, the model takes an optional
+    second input (B, N), True for patches to replace by a learned mask token.
     """
 
     about: ClassVar[About | None] = About("x_n = W pixels(patch n) + P[n], class token first", "2010.11929", "N D p^2")
@@ -40,7 +40,7 @@ class Patches(Embed):
     distill: bool = False
     """Whether DeiT's distillation token follows the class token."""
     registers: int = 0
-    """Learned tokens without a position behind the class token."""
+    """Number of register tokens, learned and without a position, after the class token."""
     position: Position | None = field(default_factory=Grid)
     """Absolute positions added to the tokens, or null for none."""
     norm: Norm | None = None
@@ -50,7 +50,7 @@ class Patches(Embed):
     dropout: float = 0.0
     """Dropout probability."""
     masked: bool = False
-    """Whether a learned vector can stand in the place of hidden patches (masked image modelling)."""
+    """Whether hidden patches can be replaced by a learned mask token (masked image modelling)."""
 
     def check(self) -> None:
         rows, columns = self.pixels
@@ -82,7 +82,7 @@ class Patches(Embed):
 
     @property
     def cell(self) -> tuple[int, int]:
-        """Rows and columns of pixels of one patch."""
+        """Height and width of one patch in pixels."""
         return (self.patch, self.patch) if isinstance(self.patch, int) else self.patch
 
     @property
@@ -92,7 +92,7 @@ class Patches(Embed):
 
     @property
     def leading(self) -> int:
-        """Learned tokens before the patches that have positions."""
+        """Number of leading learned tokens that have positions."""
         return int(self.cls) + int(self.distill)
 
     def build(self, width: int) -> nn.Module:
@@ -116,7 +116,7 @@ class PatchesModule(nn.Module):
         positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
         state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these images (B, channels, H, W) before any compute; `mask` is over tokens."""
+        """Build the context of images (B, channels, H, W); `mask` is over tokens."""
         spec, (high, wide) = self.spec, self.spec.cell
         if not isinstance(pixels, Tensor):
             raise UserError(f"pixels are {type(pixels).__name__}", fix="give a tensor (B, channels, H, W)")
@@ -156,7 +156,7 @@ class PatchesModule(nn.Module):
 
 
 def check_hidden(hidden: Tensor | None, spec: Patches, shape: tuple[int, int]) -> None:
-    """Refuse hidden patches of another shape, or where nothing could stand in their place."""
+    """Validate the mask of hidden patches."""
     if hidden is None:
         return
     if not spec.masked:

@@ -1,4 +1,4 @@
-"""Learned queries: a decoder that is asked a fixed number of questions instead of being given tokens."""
+"""Learned queries: decoder inputs of a fixed number instead of tokens (DETR)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from anyformer.positions.sinusoid_grid import cell_middles, grid_sinusoid
 from anyformer.slots import Embed
 from anyformer.spec import field
 
-SHARPNESS = 5.0  # of the first look at the memory: most of its weight lies within a tenth of the image
+SHARPNESS = 5.0  # of the initial attention to the memory: most of its weight is within a tenth of the image
 
 
 class Queries(Embed):
-    """`count` tokens that start at zero; what tells them apart is learned and joins queries and keys in every layer.
+    """`count` zero tokens with learned embeddings that are added to queries and keys in every layer.
 
-    What it is given only says how many rows there are: any tensor with the batch first, an encoder's output say.
-    With `anchors`, rows and columns of a grid over the image, a query starts as the sinusoids of a cell's middle, so
-    that it can find its own cell among those of `SinusoidGrid` from the first step on (as 2109.07107 does).
+    The input only determines the batch size: any tensor with the batch first, such as an encoder's output. With
+    `anchors`, rows and columns of a grid over the image, a query is initialised as the sinusoids of a cell's centre, so
+    that it attends to its own cell of `SinusoidGrid` from the first step (as in 2109.07107).
 
     >>> Queries(100).count
     100
@@ -37,7 +37,7 @@ class Queries(Embed):
     count: int = field(kw_only=False)
     """Number of learned query tokens."""
     anchors: tuple[int, int] | None = None
-    """Rows and columns of the grid over the image where the queries start; anywhere if not given."""
+    """Rows and columns of the grid over the image that initialises the queries; random if not given."""
 
     def check(self) -> None:
         check_at_least("Queries", "count", self.count, 1, fix="use 100")
@@ -54,7 +54,7 @@ class Queries(Embed):
 
 
 class AnchoredTable(EmbeddingTable, Starting):
-    """A table whose rows start as the sinusoids of the cells of a grid."""
+    """An embedding initialised with the sinusoids of the cells of a grid."""
 
     def __init__(self, grid: tuple[int, int], width: int) -> None:
         super().__init__(grid[0] * grid[1], width)
@@ -76,7 +76,7 @@ class QueriesModule(Starting):
         self, like: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of the queries for each row of `like`."""
+        """Build the context of the queries for the batch of `like`."""
         if not isinstance(like, Tensor) or like.dim() < 1:
             raise UserError(f"queries are given {type(like).__name__}", fix="give any tensor with the batch first")
         context = lay_out(like.shape[0], self.spec.count, like.device, mask=mask, positions=positions,
@@ -84,10 +84,10 @@ class QueriesModule(Starting):
         return replace(context, added=self.table.weight[None])  # (1,T,D)
 
     def forward(self, like: Tensor, *, context: Context) -> Tensor:
-        """Zeros, or with anchors what the memory holds there: (B,T,D)."""
+        """Zeros, or with anchors the memory at these places: (B,T,D)."""
         if self.sharpness is None or context.memory is None or context.memory_added is None:
             return self.table.weight.new_zeros(like.shape[0], *self.table.weight.shape)
-        places = context.memory_added  # tables, memory and sharpness may differ in precision, as in mixed training
+        places = context.memory_added  # tables, memory and sharpness may differ in dtype, as in mixed precision
         near = self.sharpness * (self.table.weight.to(places.dtype) @ places.mT)  # (B or 1,T,S)
         if context.memory_mask is not None:
             near = near.masked_fill(~context.memory_mask[:, None], -torch.inf)

@@ -15,16 +15,16 @@ from anyformer.slots import Embed
 
 
 class Regions(Embed):
-    """Vectors (B, N, `features`) that somebody else has made of an image; regions have no order, so one position."""
+    """Precomputed region features (B, N, `features`); regions have no order, so they share one position."""
 
     about: ClassVar[About | None] = About("x_n = W f_n + b + P[0] + S[1]", "1908.03557", "N D F")
 
     features: int
-    """Numbers of a region's vector."""
+    """Length of a region's feature vector."""
     positions: int = 0
-    """Rows of a table of positions, the first of which all regions have (VisualBERT); 0: none."""
+    """Rows of a position table, of which all regions use the first (VisualBERT); 0: none."""
     segments: int = 0
-    """Rows of a table of segments; regions have the second where nothing is said; 0: none."""
+    """Rows of a segment table, of which regions use the second by default; 0: none."""
 
     def check(self) -> None:
         check_range("Regions", "features", self.features, 1, fix="give the length of a region's vector")
@@ -47,7 +47,7 @@ class RegionsModule(nn.Module):
         self, vectors: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these regions (B, N, features) before any compute."""
+        """Build the context of regions (B, N, features)."""
         if not isinstance(vectors, Tensor):
             raise UserError(f"regions are {type(vectors).__name__}", fix="give a tensor (B, N, features)")
         if vectors.dim() != 3 or vectors.shape[2] != self.spec.features or not vectors.is_floating_point():

@@ -18,18 +18,18 @@ from anyformer.positions.sinusoid import Sinusoid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
 
-EPS = 1e-5  # added to a window's variance, so that a constant one is 0 and nothing else
+EPS = 1e-5  # added to a window's variance, so that a constant window becomes 0
 
 
 class Series(Embed):
     """Patches of `patch` steps, `stride` apart, of windows (B, length, channels).
 
-    With `channels=None`, the paper's way, each channel is a row of its own that sees no other: any number of channels
+    With `channels=None`, as in the paper, each channel is a separate row (channel independence): any number of channels
     may be given, all share the weights, and tokens are (B * channels, patches, D). With a number, the tokens of all
-    channels are one sequence in which all see all, and a learned vector says which channel a token is of. `scaled`
-    takes each channel of a window less its mean over its deviation, which a `Forecast` head undoes. `repeat` goes on
-    with the last value for one more stride, as the paper does; without it the oldest steps that fill no patch are left
-    out. nan is a missing value: the window's mean stands for it, and a patch of nothing else is padding.
+    channels form one sequence, with a learned vector per channel. `scaled` standardises each channel of a window, which
+    a `Forecast` head undoes. `repeat` repeats the last value for one more stride, as in the paper; without it the
+    oldest steps that fill no patch are dropped. nan is a missing value: it is replaced by the window's mean, and a
+    patch of missing values only is padding.
     """
 
     about: ClassVar[About | None] = About(
@@ -43,7 +43,7 @@ class Series(Embed):
     patch: int = 16
     """Steps of a patch."""
     stride: int = 8
-    """Steps from one patch to the next."""
+    """Stride between patches in steps."""
     scaled: bool = True
     """Whether each window is standardised, which a Forecast head undoes."""
     repeat: bool = True
@@ -82,7 +82,7 @@ class Series(Embed):
 
 @dataclass(frozen=True)
 class SeriesContext(Context):
-    """What a pass over windows knows besides: where each channel lay, for a head that answers in the same units."""
+    """The context of windows, with each channel's mean and spread, for a head that answers in the original units."""
 
     channels: int = 1
     patches: int = 1  # of each channel
@@ -104,7 +104,7 @@ class SeriesModule(nn.Module):
         self, window: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these windows (B, length, channels) before any compute; `mask` is over tokens."""
+        """Build the context of windows (B, length, channels); `mask` is over tokens."""
         spec = self.spec
         wanted = f"(B, {spec.length}, {'channels' if spec.channels is None else spec.channels}) in floating point"
         if not isinstance(window, Tensor):
@@ -115,7 +115,7 @@ class SeriesModule(nn.Module):
             raise UserError(f"windows are {tuple(window.shape)} of {window.dtype}", fix=f"expected {wanted}")
         known = ~self.cut(window.isnan()).all(-1)  # (rows,T)
         both: Mask = known if mask is None else (known, *(mask if isinstance(mask, tuple) else (mask,)))
-        if positions is None:  # time goes on through a hole
+        if positions is None:  # positions are by time, also after missing values
             positions = torch.arange(spec.patches, device=window.device).repeat(spec.channels or 1)[None]
         found = lay_out(known.shape[0], known.shape[1], window.device, mask=both, positions=positions,
                         documents=documents, segments=segments, state=state)  # fmt: skip
@@ -125,7 +125,7 @@ class SeriesModule(nn.Module):
         )
 
     def forward(self, window: Tensor, *, context: Context) -> Tensor:
-        """Windows (B, length, V) to (B * V, patches, D), or (B, V * patches, D), one channel after the other."""
+        """Windows (B, length, V) to (B * V, patches, D), or (B, V * patches, D), channel by channel."""
         assert isinstance(context, SeriesContext)
         if context.centre is not None and context.spread is not None:
             window = (window - context.centre) / context.spread
@@ -149,7 +149,7 @@ class SeriesModule(nn.Module):
 
 
 def statistics(window: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (B,1,V) of each channel over the steps that are known; nothing known is 0 and small."""
+    """Mean and standard deviation (B,1,V) of each channel over known steps; 0 and sqrt(EPS) if none is known."""
     window = window.to(torch.promote_types(window.dtype, torch.float32))
     known = ~window.isnan()
     count = known.sum(1, keepdim=True).clamp(min=1)
@@ -159,8 +159,8 @@ def statistics(window: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fill_missing(window: Tensor) -> Tensor:
-    """Missing steps of (B, T, V) as the last known one before them, else as the first known one after; 0 where there
-    is none."""
+    """Fill missing steps of (B, T, V) forward from the last known value, else backward from the next; 0 if there is
+    none."""
     known, length = ~window.isnan(), window.shape[1]
     steps = torch.arange(length, device=window.device)[None, :, None].expand_as(window)
     before = torch.where(known, steps, -1).cummax(1).values

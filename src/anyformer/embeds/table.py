@@ -1,4 +1,4 @@
-"""Rows of a table into tokens: one token a column (FT-Transformer's feature tokenizer, 2106.11959)."""
+"""Rows of a table into tokens: one token per column (FT-Transformer's feature tokenizer, 2106.11959)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from anyformer.slots import Embed, NumberCurve
 
 
 class Table(Embed):
-    """x_j * W_j + b_j for number j, a row of a table + b_j for category j, and a class token first.
+    """x_j * W_j + b_j for number j, an embedding + b_j for category j, and a class token first.
 
-    `categories` holds the number of values of each category column. With `missing`, a number that is nan and a
-    category that is -1 take a learned vector of their column. `curve` adds what bends to the lines of the numbers.
-    With `joined`, columns have that many channels each and become one token together, for a stack of feeds alone.
+    `categories` has the number of values of each category column. With `missing`, a nan number and a category of -1
+    are embedded as a learned vector of their column. `curve` adds a non-linear term to the numbers. With `joined`,
+    columns have that many channels each and are concatenated to one token, for a stack of feed-forward layers only.
     """
 
     about: ClassVar[About | None] = About("x_f = value_f W_f + b_f; category: E_f[value_f]", "2106.11959", "F D")
@@ -35,11 +35,11 @@ class Table(Embed):
     cls: bool = True
     """Whether a learned class token comes first."""
     missing: bool = False
-    """Whether a missing cell takes a learned vector of its column."""
+    """Whether a missing cell is embedded as a learned vector of its column."""
     curve: NumberCurve | None = None
-    """What is added to the straight line of each number; nothing if not given."""
+    """Non-linear term of each number; none if not given."""
     joined: int | None = None
-    """Channels of a column where all columns become one token; a token each if not given."""
+    """Channels per column if all columns become one token; one token per column if not given."""
     dropout: float = 0.0
     """Dropout probability."""
 
@@ -90,7 +90,7 @@ class TableModule(nn.Module):
         positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
         state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these rows before any compute; `mask` is over tokens."""
+        """Build the context of rows; `mask` is over tokens."""
         spec, counts = self.spec, self.spec.categories or ()
         given = numbers if numbers is not None else categories
         if not isinstance(given, Tensor) or not isinstance(categories, Tensor | None):
@@ -107,11 +107,11 @@ class TableModule(nn.Module):
                        documents=documents, segments=segments, state=state)  # fmt: skip
 
     def forward(self, numbers: Tensor | None, categories: Tensor | None = None, *, context: Context) -> Tensor:
-        """Numbers (B, F) and categories (B, F') to (B, [class +] F + F', D), or (B, 1, D) where they are joined."""
+        """Numbers (B, F) and categories (B, F') to (B, [class +] F + F', D), or (B, 1, D) if joined."""
         parts: list[Tensor] = []
         if numbers is not None and self.weight is not None:
             missing = numbers.isnan()
-            # Left in the product, a nan would come back through the gradient even where its result is replaced.
+            # A nan in the product would propagate through the gradient even though its result is replaced.
             known = numbers if self.absent is None else numbers.masked_fill(missing, 0.0)
             scaled = known.to(self.weight.dtype)[..., None] * self.weight  # (B,F,D)
             scaled = scaled if self.curve is None else scaled + self.curve(known)
@@ -129,6 +129,6 @@ class TableModule(nn.Module):
         return F.dropout(x, self.spec.dropout, self.training)
 
     def category_places(self, device: torch.device) -> Tensor:
-        """Of each category column, how many values it has and where its rows of the table begin, (2, F')."""
+        """The number of values and the first table row of each category column, (2, F')."""
         places = self.spec.categories or (), self.starts
         return cached_table(self.known, torch.long, device, lambda: torch.tensor(places, dtype=torch.long))

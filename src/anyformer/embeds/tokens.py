@@ -1,4 +1,4 @@
-"""Token ids into vectors: a table of rows, positions, segments."""
+"""Token ids into vectors: token embedding, positions, segments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from anyformer.slots import Embed, Norm, Position
 
 
 class Tokens(Embed):
-    """norm(table[id] * sqrt(width) if `scale` + position + segment), widened from `inner` channels where that is given.
+    """norm(table[id] + position + segment), with table[id] times sqrt(width) if `scale`.
 
-    `inner` is ALBERT's factorised embedding: the table, positions, segments and norm live in fewer channels, a linear
-    layer leads to the model's width. `frozen` keeps the table as it was initialised.
+    `inner` is ALBERT's factorised embedding: table, positions, segments and norm have fewer channels, which a linear
+    layer projects to the model's width. `frozen` freezes the table at its initialisation.
     """
 
     about: ClassVar[About | None] = About("x_t = E[id_t] + position + segment", "1706.03762", "T D")
@@ -35,13 +35,13 @@ class Tokens(Embed):
     norm: Norm | None = None
     """Norm of the tokens that come out; none if not given."""
     inner: int | None = None
-    """Channels of the table where they are fewer than the width (ALBERT)."""
+    """Channels of the table if fewer than the width (ALBERT)."""
     scale: bool = False
     """Whether the table is multiplied by sqrt(width)."""
     dropout: float = 0.0
     """Dropout probability."""
     frozen: bool = False
-    """Whether the table stays as initialised."""
+    """Whether the table is frozen at its initialisation."""
 
     def check(self) -> None:
         check_at_least("Tokens", "vocab", self.vocab, 1, fix="give the number of token ids")
@@ -58,7 +58,7 @@ class Tokens(Embed):
         return None if self.position is None else self.position.limit
 
     def build(self, width: int, *, own_table: bool = True) -> TokensModule:
-        """`own_table=False` leaves the table out: each pass is then given one (encoder-decoders share theirs)."""
+        """`own_table=False` omits the table: each pass then gets one (shared in encoder-decoders)."""
         return TokensModule(self, width, own_table)
 
 
@@ -79,7 +79,7 @@ class TokensModule(nn.Module):
         self, tokens: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these ids (B,T) before any compute."""
+        """Build the context of ids (B,T)."""
         if not isinstance(tokens, Tensor):
             raise UserError(f"tokens are {type(tokens).__name__}", fix="give a tensor of ids (B, T), whole numbers")
         if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
@@ -89,7 +89,7 @@ class TokensModule(nn.Module):
             )
         length, past = tokens.shape[1], 0 if state is None else state.length
         limit = self.spec.limit
-        counted = mask is None and positions is None and documents is None  # else tokens are not positions
+        counted = mask is None and positions is None and documents is None  # else positions are not indices
         counted = counted and (state is None or (state.mask is None and state.documents is None))
         if limit is not None and length + past > limit and counted:
             raise UserError(
@@ -107,7 +107,7 @@ class TokensModule(nn.Module):
         return x if self.project is None else self.project(x)
 
     def before_project(self, tokens: Tensor, context: Context, table: Tensor | Int8 | None = None) -> Tensor:
-        """The same in the channels of the table (B,T,`inner`), which networks of several widths can share."""
+        """The same before the projection (B,T,`inner`), which networks of different widths can share."""
         rows = table if self.table is None else self.table.weight
         if rows is None:
             raise UserError("this embedding borrows its table and was given none", fix="call it through its Seq2Seq")

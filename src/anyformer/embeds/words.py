@@ -1,4 +1,4 @@
-"""Words into vectors: one vector a word from a table of frequent words, its spelling and its letters."""
+"""Words into vectors: one vector per word from a table of frequent words, affixes and characters."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from anyformer.core.state import State
 from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.slots import Embed, Position
 
-CODES = 4096  # of letters; see data.columns.words.letter_codes
-UNKNOWN = 0  # the id of a word that is not in the table
+CODES = 4096  # letter codes; see data.columns.words.letter_codes
+UNKNOWN = 0  # the id of out-of-vocabulary words
 
 
 class Words(Embed):
-    """table[word] + mean of the rows of its affixes and shape + a convolution over its letters, pooled by the maximum.
+    """table[word] + mean embedding of its affixes and shape + a max-pooled convolution over its letters.
 
-    Inputs are word ids (B,T) with 0 for words that are not in the table, hashes (B,T,K) of what is seen of the spelling
-    (prefixes, suffixes, shape) and letters (B,T,L) with 0 behind the last. In training a share `word_dropout` of the
-    words is taken for unknown, so that their spelling is learned.
+    Inputs are word ids (B,T), 0 if out of vocabulary, hashes (B,T,K) of prefixes, suffixes and shape, and letters
+    (B,T,L), padded with 0. In training a fraction `word_dropout` of the words is treated as unknown, so that spelling
+    features are learned.
     """
 
     about: ClassVar[About | None] = About(
@@ -36,15 +36,15 @@ class Words(Embed):
     vocab: int
     """Words in the table; id 0 stands for all others."""
     affixes: int = 2**14
-    """Rows that hashed affixes and shapes share; 0: none."""
+    """Rows for hashed affixes and shapes; 0: none."""
     letters: int = 64
     """Channels of the convolution over letters; 0: none."""
     kernel: int = 3
-    """Letters that a filter reaches over."""
+    """Kernel size in letters."""
     position: Position | None = None
     """Absolute positions added to the words; none if not given."""
     word_dropout: float = 0.0
-    """Share of the words that are taken for unknown in training."""
+    """Fraction of words treated as unknown in training."""
     dropout: float = 0.0
     """Dropout probability."""
 
@@ -78,7 +78,7 @@ class WordsModule(nn.Module):
         positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
         state: State | None = None,
     ) -> Context:  # fmt: skip
-        """What is known of these words (B,T) before any compute."""
+        """Build the context of words (B,T)."""
         for name, given, dims in (("words", words, 2), ("hashes", hashes, 3), ("letters", letters, 3)):
             if not isinstance(given, Tensor) or given.dim() != dims or given.is_floating_point():
                 what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"type {type(given).__name__}"
@@ -108,12 +108,12 @@ class WordsModule(nn.Module):
 
 
 class LetterConvolution(nn.Module):
-    """A convolution over the letters of each word and the maximum over them, (B,T,L) to (B,T,D)."""
+    """A max-pooled convolution over the letters of each word, (B,T,L) to (B,T,D)."""
 
     def __init__(self, spec: Words, width: int) -> None:
         super().__init__()
         self.table = EmbeddingTable(CODES, spec.letters)
-        self.around = (spec.kernel - 1) // 2, spec.kernel // 2  # zeros before and behind a word
+        self.around = (spec.kernel - 1) // 2, spec.kernel // 2  # padding before and after a word
         self.conv = nn.Conv1d(spec.letters, spec.letters, spec.kernel)
         self.out = LinearLayer(spec.letters, width)
 

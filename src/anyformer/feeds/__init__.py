@@ -1,4 +1,4 @@
-"""Feeds: what happens within each token."""
+"""Feeds: feed-forward layers, applied to each token separately."""
 
 from anyformer.feeds.experts import Experts
 from anyformer.feeds.mlp import MLP

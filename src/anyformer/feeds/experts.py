@@ -1,4 +1,4 @@
-"""Mixture of experts: a router sends each token to a few of many point-wise networks."""
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from anyformer.slots import Feed, Losses
 
 
 class Experts(Feed):
-    """`count` networks like `MLP(width, act, gated, bias)`; each token goes through the `top` that its router prefers.
+    """`count` experts like `MLP(width, act, gated, bias)`; each token is routed to its `top` experts.
 
-    Their answers are weighed by the router's probabilities: over the chosen ones alone (`renormalise`, as Mixtral), or
-    as they are over all (Switch). Left out, `renormalise` is true for two or more, since a single renormalised weight
-    is always 1 and would teach the router nothing. No token is dropped, however many want the same expert; `balance`
-    is the weight of the loss that spreads them, count * sum_e (share of tokens of e) (mean probability of e), which is
-    1 when all get the same. The loss comes back as `balance`.
+    Their outputs are weighted by the router's probabilities: renormalised over the chosen ones (`renormalise`, as
+    Mixtral), or over all experts (Switch). By default `renormalise` is true for two or more, since a single
+    renormalised
+    weight is always 1 and gives the router no gradient. No tokens are dropped; `balance` is the weight of the
+    load-balancing loss count * sum_e (fraction of tokens of e) (mean probability of e), which is 1 at perfect balance.
+    The loss is returned as `balance`.
     """
 
     count: int
@@ -43,7 +44,7 @@ class Experts(Feed):
     bias: bool = True
     """Whether the linear layers have a bias."""
     renormalise: bool | None = None
-    """Whether the weights of the chosen experts sum to 1; where they are two or more if not given."""
+    """Whether the weights of the chosen experts sum to 1; by default if there are two or more."""
     balance: float = 0.01
     """Weight of the load-balancing loss."""
     dropout: float = 0.0
@@ -55,7 +56,7 @@ class Experts(Feed):
         "T (count D + top 8 D^2)",
     )
     counts_tokens: ClassVar[bool] = True
-    exact: ClassVar[bool] = False  # how many tokens chose an expert is the shape of its product, which decides rounding
+    exact: ClassVar[bool] = False  # the shape of an expert's matmul, and so its rounding, depends on other tokens
 
     def check(self) -> None:
         check_at_least("Experts", "count", self.count, 1, fix="use 8")
@@ -67,7 +68,7 @@ class Experts(Feed):
 
     @property
     def each(self) -> MLP:
-        """One expert by itself."""
+        """The spec of one expert."""
         return MLP(width=self.width, act=self.act, gated=self.gated, bias=self.bias, dropout=self.dropout)
 
     @property
@@ -80,7 +81,7 @@ class Experts(Feed):
 
 
 class ExpertsModule(nn.Module):
-    """Tokens are sorted by expert, go through all experts in two grouped products, and come back to their places."""
+    """Tokens are sorted by expert, run through all experts in two grouped matmuls, and restored to their order."""
 
     def __init__(self, spec: Experts, width: int) -> None:
         super().__init__()
@@ -96,14 +97,15 @@ class ExpertsModule(nn.Module):
         return y, {"balance": self.spec.balance * unevenness(shares, chosen, mask)} if self.spec.balance else {}
 
     def tokens(self, x: Tensor, context: Context | None = None) -> Tensor:
-        """How many choices of real tokens fall on each expert, (count,)."""
+        """The number of real tokens routed to each expert, (count,)."""
         chosen = self.route(x)[2]
         if context is not None and context.mask is not None:
             chosen = chosen[context.mask]
         return F.one_hot(chosen, self.spec.count).flatten(0, -2).sum(0)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Probabilities (B,T,count) in float32 or better; weights and numbers (B,T,top) of the chosen experts."""
+        """Router probabilities (B,T,count) in float32 or better; weights and indices (B,T,top) of the chosen
+        experts."""
         exact = torch.promote_types(x.dtype, torch.float32)
         shares = self.router(x).to(exact).softmax(-1)
         weights, chosen = shares.topk(self.spec.top, -1)
@@ -114,7 +116,7 @@ class ExpertsModule(nn.Module):
         order = chosen.argsort(stable=True)
         ends = F.one_hot(chosen, self.spec.count).sum(0).cumsum(0)  # (count,): where each expert's tokens end
         top = self.spec.top
-        # Repeated, then permuted: the backward pass sums in a fixed order, which adding into rows would not.
+        # Repeated, then permuted, so that the backward pass sums deterministically, unlike index_add.
         h = x[:, None].expand(-1, top, -1).reshape(-1, x.shape[-1])[order]
         h = self.layer("up", h, ends)
         if self.spec.gated:
@@ -138,7 +140,9 @@ class ExpertsModule(nn.Module):
 
 
 def unevenness(shares: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
-    """count * sum_e f_e P_e over real tokens (2101.03961, eq. 4): f_e of the choices go to e, its mean share is P_e."""
+    """The load-balancing loss count * sum_e f_e P_e over real tokens (2101.03961, eq. 4): f_e is the fraction of
+    choices
+    of e, P_e its mean probability."""
     count = shares.shape[-1]
     real = torch.ones_like(shares[..., :1]) if mask is None else mask[..., None].to(shares.dtype)
     tokens = real.sum().clamp(min=1.0)
@@ -148,15 +152,15 @@ def unevenness(shares: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
 
 # ---------------------------------------------------------------- products of groups
 
-# Rows of a product. Below, kernels for few rows round otherwise, and the last bits of a token's answer would mostly
-# depend on how many others chose its expert. Above, they do on some machines only (float64 on AMD), so nothing is
-# promised (`Experts.exact`).
+# Minimal rows of a matmul. With fewer, kernels for few rows round differently, and the last bits of a token's output
+# would often depend on how many others chose its expert. With more this happens only on some machines (float64 on AMD),
+# so nothing is guaranteed (`Experts.exact`).
 FEWEST = 16
 
 
 def grouped(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:
-    """Rows x (M,D) in groups that end at `ends` (E,), each times its own weight (O,D): (M,O)."""
-    # On `meta` nobody knows how many rows a group has either.
+    """Grouped matmul: rows x (M,D) in groups that end at `ends` (E,), each times its own weight (O,D): (M,O)."""
+    # On `meta` the group sizes are unknown, too.
     return (grouped_whole if torch.compiler.is_compiling() or x.is_meta else group_by_group)(x, weights, biases, ends)
 
 
@@ -164,7 +168,7 @@ def group_by_group(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor
     parts = []
     for e, rows in enumerate(groups(ends)):
         count = rows.stop - rows.start
-        if count or torch.is_grad_enabled():  # an expert that nobody chose has a gradient too: 0
+        if count or torch.is_grad_enabled():  # an unused expert needs a zero gradient
             few = F.pad(x[rows], (0, 0, 0, max(0, FEWEST - count)))
             parts.append(linear(few, weights[e], biases[e] if biases else None)[:count])
     return torch.cat(parts)
@@ -175,8 +179,8 @@ def groups(ends: Tensor) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise([0, *ends.tolist()])]
 
 
-# How many rows a group has is known only when it runs: for the compiler it is an operator of its own, taken whole.
-# Calling it otherwise would load the compiler, which takes seconds.
+# Group sizes are data-dependent: for the compiler it is an opaque custom op. Calling it in eager mode would import the
+# compiler, which takes seconds.
 
 
 @torch.library.custom_op("anyformer::grouped", mutates_args=())
@@ -191,7 +195,7 @@ def _(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tens
 
 @torch.library.custom_op("anyformer::grouped_backward", mutates_args=())
 def grouped_backward(grad: Tensor, x: Tensor, weights: Sequence[Tensor], biased: bool, ends: Tensor) -> list[Tensor]:
-    """Gradients at x, at every weight, and at every bias."""
+    """Gradients of x, of every weight, and of every bias."""
     at_x = torch.zeros_like(x)
     at_weights = [torch.zeros_like(weight) for weight in weights]
     at_biases = [weight.new_zeros(weight.shape[0]) for weight in weights] if biased else []

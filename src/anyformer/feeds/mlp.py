@@ -1,4 +1,4 @@
-"""The point-wise network: the same two layers for every token, a convolution of kernel 1."""
+"""The position-wise feed-forward network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.slots import Feed
 
 
 class MLP(Feed):
-    """down(act(up(x))), or gated: down(act(gate(x)) * up(x)); the inner `width` is 4 times the model's if left out."""
+    """down(act(up(x))), or gated: down(act(gate(x)) * up(x)); the inner `width` is 4 times the model's by default."""
 
     about: ClassVar[About | None] = About(
         "y = W2 act(W1 x); gated: y = W2 (act(Wg x) * W1 x)", "1706.03762, 2002.05202", "8 T D^2"
@@ -44,7 +44,8 @@ class MLP(Feed):
 
 
 class MLPModule(nn.Module):
-    """Gate and value of an inner channel are neighbouring rows of `up`, (inner, 2): sharding keeps them together."""
+    """Gate and value of an inner channel are interleaved rows of `up`, (inner, 2), so that sharding keeps them
+    together."""
 
     def __init__(self, spec: MLP, width: int) -> None:
         super().__init__()
@@ -71,8 +72,9 @@ class MLPModule(nn.Module):
         return self.act(h)
 
     def can_fuse(self, x: Tensor) -> bool:
-        """Whether one operation may take the place of several: in training, in half precision, with a layer that is
-        whole (one that is sharded goes through hooks of its own)."""
+        """Whether the fused operation can be used: in training, in half precision, with an unsharded layer (a sharded
+        one
+        has its own hooks)."""
         if not (self.training and x.is_cuda and (self.spec.act, self.spec.gated) in activation.fused_forms):
             return False
         half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)

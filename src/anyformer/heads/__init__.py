@@ -1,4 +1,4 @@
-"""Heads: how tokens become an answer."""
+"""Heads: from hidden states to outputs."""
 
 from anyformer.heads.boxes import Boxes
 from anyformer.heads.crf import CRF

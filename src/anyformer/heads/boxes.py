@@ -1,4 +1,4 @@
-"""Objects in an image: every token answers with a class, or none, and a box (2005.12872)."""
+"""Object detection: a class, or none, and a box for every token (2005.12872)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from anyformer.slots import Head, HeadOutput
 
 
 class Boxes(Head):
-    """`classes` + 1 logits a token, the last one "no object", and a box by three layers and a sigmoid.
+    """`classes` + 1 logits per token, the last one "no object", and a box by three layers and a sigmoid.
 
-    A box is (centre x, centre y, width, height) in shares of the image, all between 0 and 1. With `anchors`, rows and
-    columns of a grid over the image, token n starts with the middle of cell n and the cell's size, and says how far the
-    box is from there (in logits): objects are learned by the tokens nearby, several times sooner than from nowhere.
+    A box is (centre x, centre y, width, height) in fractions of the image. With `anchors`, rows and columns of a grid
+    over the image, token n predicts offsets (in logits) from the centre and size of cell n: objects are then learned by
+    nearby tokens, several times sooner than without.
     """
 
     about: ClassVar[About | None] = About("class = W h; box = sigmoid(W3 relu(W2 relu(W1 h)))", "2005.12872", "2 T D^2")
@@ -31,7 +31,7 @@ class Boxes(Head):
     classes: int
     """Number of classes."""
     anchors: tuple[int, int] | None = None
-    """Rows and columns of the grid over the image where boxes start, a token each; in the middle if not given."""
+    """Rows and columns of the grid of initial boxes, one per token; the image centre if not given."""
 
     def check(self) -> None:
         if self.anchors is not None and min(self.anchors) < 1:
@@ -52,8 +52,8 @@ class BoxesModule(nn.Module):
         self.start = None if spec.anchors is None else Anchor(spec.anchors)
 
     def forward(self, hidden: Tensor, context: Context | None, table: Tensor | None) -> HeadOutput:
-        """Tokens (...,T,D), of one layer or of several, to logits (...,T,classes+1) and boxes (...,T,4)."""
-        with full_precision(hidden.device):  # half precision has too few digits for a place
+        """Tokens (...,T,D), of one or several layers, to logits (...,T,classes+1) and boxes (...,T,4)."""
+        with full_precision(hidden.device):  # half precision is too coarse for coordinates
             x = hidden.to(self.out.weight.dtype)
             moved = self.box[2](F.relu(self.box[1](F.relu(self.box[0](x)))))
             boxes = (moved if self.start is None else self.start(moved)).sigmoid()
@@ -61,7 +61,7 @@ class BoxesModule(nn.Module):
 
 
 class Anchor(Starting):
-    """Adds the box a token starts with, in logits and learned: (...,T,4) to the same."""
+    """Adds each token's learned initial box, in logits: (...,T,4) to (...,T,4)."""
 
     def __init__(self, grid: tuple[int, int]) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Anchor(Starting):
 
 
 class Even(LinearLayer, Starting):
-    """Scores that start nearly alike under every scheme, so that a new model starts at chance."""
+    """A linear layer with small initial weights under every scheme, so that a new model starts at chance."""
 
     def __init__(self, width: int, scores: int) -> None:
         super().__init__(width, scores)

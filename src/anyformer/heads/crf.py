@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field: the tag of a word also depends on the tag before it."""
+"""A linear-chain conditional random field: the tag of a word also depends on the previous tag."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Scores = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, transitions an
 
 
 class CRF(Head):
-    """`classes` logits a token, and scores of a tag behind another, at the start and at the end of a sequence.
+    """`classes` logits per token, and transition scores between tags, including start and end of a sequence.
 
-    p(tags) = exp(sum of logits and transitions along them) / Z, where Z sums over all sequences of tags. Tokens are one
-    a tag: padding may stand behind them, nothing between them.
+    p(tags) = exp(sum of logits and transitions along them) / Z, where Z sums over all tag sequences. Every token has a
+    tag: padding is only allowed at the end.
     """
 
     about: ClassVar[About | None] = About(
@@ -59,29 +59,30 @@ class CRFModule(Starting):
 
 
 def pack_transitions(transitions: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """One table (C+1,C+1): its last row is what the first tag follows, its last column what follows the last tag."""
+    """One table (C+1,C+1): its last row has the start scores, its last column the end scores."""
     side = torch.cat([transitions, last[:, None]], 1)  # (C,C+1)
     return torch.cat([side, F.pad(first, (0, 1))[None]])
 
 
 # ---------------------------------------------------------------- sums and maxima over all sequences of tags
 #
-# Logits are (B,T,C), transitions (C+1,C+1), a mask (B,T) is True for tokens that have a tag, the first ones of a row.
+# Logits are (B,T,C), transitions (C+1,C+1); the mask (B,T) is True for real tokens, padding is on the right.
 
 
 def uncompiled(function: Scores) -> Scores:
-    """A function that goes from token to token: a compiler would write out every step, and anew for every length."""
+    """Keep a loop over tokens eager: the compiler would unroll it, again for every length."""
     return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
 
 
 def log_partition(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
-    """log Z (B,) by the forward algorithm; -inf among the logits keeps a token from a tag."""
+    """log Z (B,) by the forward algorithm; a logit of -inf excludes a tag."""
     scores = uncompiled(forward_scores)(logits, transitions, mask)
     return torch.logsumexp(scores[:, -1] + transitions[:-1, -1], -1)
 
 
 def forward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
-    """For every token and its tag (B,T,C): the log of the sum over all tags before it; padding repeats the last."""
+    """Forward scores (B,T,C): for every token and tag, the log of the sum over all earlier tags; padding repeats
+    them."""
     step = transitions[:-1, :-1]
     found = [logits[:, 0] + transitions[-1, :-1]]
     for t in range(1, logits.shape[1]):
@@ -91,7 +92,7 @@ def forward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
 
 
 def backward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
-    """For every token and its tag (B,T,C): the log of the sum over all tags behind it."""
+    """Backward scores (B,T,C): for every token and tag, the log of the sum over all later tags."""
     step, last = transitions[:-1, :-1], transitions[:-1, -1].expand(len(logits), -1)
     found = [last]
     for t in range(logits.shape[1] - 1, 0, -1):
@@ -101,23 +102,23 @@ def backward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor
 
 
 def log_likelihood(logits: Tensor, transitions: Tensor, mask: Tensor, tags: Tensor) -> Tensor:
-    """log p (B,) of tags (B,T); a negative one is not known, and summed over."""
+    """log p (B,) of tags (B,T); negative tags are unknown and summed over."""
     known = (tags >= 0)[..., None] & mask[..., None]
     other = known & (F.one_hot(tags.clamp(min=0), logits.shape[-1]) == 0)
-    both = torch.cat([logits.masked_fill(other, -torch.inf), logits])  # in one pass: its steps wait for each other
+    both = torch.cat([logits.masked_fill(other, -torch.inf), logits])  # in one pass, since its steps are sequential
     allowed, total = log_partition(both, transitions, mask.repeat(2, 1)).chunk(2)
     return allowed - total
 
 
 def log_marginals(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
-    """log p(tag of token t), (B,T,C): what a word's tag is likely to be, whatever the others are."""
+    """Marginal log-probabilities of each token's tag, (B,T,C)."""
     before = uncompiled(forward_scores)(logits, transitions, mask)
     behind = uncompiled(backward_scores)(logits, transitions, mask)
     return (before + behind).log_softmax(-1)
 
 
 def viterbi(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
-    """The most likely sequence of tags (B,T); what it says of padding means nothing."""
+    """The most likely tag sequence (B,T); arbitrary at padding."""
     step = transitions[:-1, :-1]
     best = logits[:, 0] + transitions[-1, :-1]  # (B,C)
     stay = torch.arange(logits.shape[-1], device=logits.device).expand_as(best)

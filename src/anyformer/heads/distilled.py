@@ -15,9 +15,10 @@ from anyformer.slots import Head, HeadOutput
 
 
 class Distilled(Head):
-    """The mean of the logits of the first token (trained on labels) and the second (trained on a teacher's answers).
+    """The mean of the logits of the class token (trained on labels) and the distillation token (on a teacher's
+    outputs).
 
-    `model.head.both(out.hidden, out.context)` gives the two apart, for training with a teacher. Use it with
+    `model.head.both(out.hidden, out.context)` gives the two separately, for training with a teacher. Use it with
     `Patches(distill=True)`.
     """
 
@@ -49,7 +50,7 @@ class DistilledModule(nn.Module):
 
     def both(self, hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Logits (B,classes) of the class token and of the distillation token."""
-        read = take(hidden, self.tokens_read(context))  # (B,2,D), or of a single token that one
+        read = take(hidden, self.tokens_read(context))  # (B,2,D), or (B,1,D) of a single token
         return self.out(read[:, 0]), self.distill(read[:, -1])
 
     def tokens_read(self, context: Context) -> TokenSubset:

@@ -1,5 +1,5 @@
-"""The next steps of every channel of a series, from all of its tokens side by side (2211.14730, 3.1), beside a linear
-map of the window itself (2205.13504)."""
+"""Forecast of every channel of a series from its concatenated tokens (2211.14730, 3.1), optionally plus a linear map
+of the window itself (2205.13504)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from anyformer.slots import Head, HeadOutput
 
 
 class Forecast(Head):
-    """`horizon` numbers a channel, from its `patches` tokens laid side by side; all channels share the weights.
+    """`horizon` numbers per channel from its `patches` concatenated tokens; all channels share the weights.
 
-    The logits are (B, horizon * channels), step by step, in the units of the window: what `Series` took off is put
-    back. Over other tokens, each document is a channel of at most `patches` tokens.
+    The logits are (B, horizon * channels), step by step, in the units of the window: the scaling by `Series` is undone.
+    For other tokens, each document is a channel of at most `patches` tokens.
 
-    With `window`, the answer of the tokens is added to a linear map of the window: the last value and a weighted sum of
-    the steps less the last value. Its weights do not learn by gradients: a training fits them by least squares before
-    its first step (`ForecastTask.fit_weights`), so that the tokens begin at the linear forecast and learn what is left.
+    With `window`, the output is added to a linear map of the window: the last value plus a weighted sum of the
+    differences to it. Its weights have no gradients: they are fitted by least squares before the first step
+    (`ForecastTask.fit_weights`), so that the network learns the residual of the linear forecast.
     """
 
     about: ClassVar[About | None] = About(
@@ -38,11 +38,11 @@ class Forecast(Head):
     horizon: int
     """Steps to forecast."""
     patches: int
-    """Tokens of a channel."""
+    """Tokens per channel."""
     dropout: float = 0.0
     """Dropout probability."""
     window: int | None = None
-    """Steps of a window that is mapped to the forecast linearly, beside the tokens; no such map if not given."""
+    """Window length of the additional linear map; no such map if not given."""
 
     def check(self) -> None:
         for name in ("horizon", "patches", "window"):
@@ -55,7 +55,7 @@ class Forecast(Head):
 
 
 class LinearMap(Starting):
-    """Windows to their next steps: the last value plus a weighted sum of the steps less the last value."""
+    """Linear forecast: the last value plus a weighted sum of the differences to it."""
 
     def __init__(self, window: int, horizon: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class LinearMap(Starting):
 
 
 class ZeroLinear(LinearLayer, Starting):
-    """A linear layer that says nothing at first: what it is added to stands alone until it has learned."""
+    """A linear layer initialised to 0, so that it has no effect at first."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -99,7 +99,7 @@ class ForecastModule(nn.Module):
         return HeadOutput(logits=y.flatten(1))
 
     def window_of(self, context: Context) -> Tensor:
-        """The window itself, (B, window, V), of the length that the linear map was made for."""
+        """The input window (B, window, V), with its length checked."""
         if not isinstance(context, SeriesContext) or context.window is None:
             raise UserError("there is no window of a series", where="Forecast.window", fix="leave it out")
         if context.window.shape[1] != self.spec.window:
@@ -110,7 +110,7 @@ class ForecastModule(nn.Module):
     def beside(self, hidden: Tensor, context: Context) -> Tensor:
         """(rows,T,D) to (B, channels, patches * D); padding counts as 0."""
         width, patches, channels = hidden.shape[2], self.spec.patches, 1
-        if isinstance(context, SeriesContext):  # a hole keeps its place
+        if isinstance(context, SeriesContext):  # missing patches keep their place
             seen = hidden if context.mask is None else hidden * context.mask[..., None]
             x, channels = seen.reshape(-1, context.patches, width), context.channels  # (B * V, N, D)
             longest = context.patches

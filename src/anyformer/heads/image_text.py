@@ -1,4 +1,4 @@
-"""What a model of images and text is pretrained with: words, patches, and whether both belong together."""
+"""The pretraining head of image-text models: masked words, patches, and image-text matching."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from anyformer.slots import Head, HeadOutput
 
 
 class ImageTextHead(Head):
-    """Logits of words by `words`, two logits (B,2) of the whole row by `match`, its `pooled`; pixels by `patches`.
+    """Token logits by `words`, two logits (B,2) per row by `match` as `pooled`, and pixels by `patches`.
 
-    Each token gets all of them; an objective takes those it asks for. Of the two logits, the second is for an image and
-    a text that do not belong together.
+    All are computed for every token; the objective selects. The second of the two logits is for an image and a text
+    that do not match.
     """
 
     about: ClassVar[About | None] = About(
@@ -27,11 +27,11 @@ class ImageTextHead(Head):
     )
 
     patches: PixelHead
-    """The head that rebuilds hidden patches."""
+    """The head that reconstructs hidden patches."""
     words: LM = LM()
     """The language-model head."""
     match: Pooled = Pooled(classes=2, dense=True, act="tanh")
-    """The head that tells whether image and text belong together."""
+    """The image-text matching head."""
 
     def check(self) -> None:
         if self.match.classes != 2:

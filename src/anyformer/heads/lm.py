@@ -1,4 +1,4 @@
-"""The language-model head: a score for every word of the vocabulary."""
+"""The language-model head: logits over the vocabulary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.slots import Head, HeadOutput, Norm
 
 
 class LM(Head):
-    """Logits = hidden . table + bias; `tied` borrows the embedding's table, so it is stored and counted once.
+    """Logits = hidden . table + bias; `tied` uses the embedding's table, which is stored and counted once.
 
     `transform` puts a dense layer with an activation and `norm` before it (BERT). `scale` multiplies the hidden state
     (T5 ties with width ** -0.5), `soft_cap` c turns logits l into c tanh(l / c).
@@ -27,7 +27,7 @@ class LM(Head):
     about: ClassVar[About | None] = About("logits = x E^T, E the embedding's rows", "1608.05859", "T D V")
 
     tied: bool = True
-    """Whether the embedding's table gives the logits."""
+    """Whether the embedding's table is used for the logits (weight tying)."""
     transform: Act | None = None
     """Activation of a dense layer before the logits (BERT); no such layer if not given."""
     norm: Norm | None = None
@@ -39,7 +39,7 @@ class LM(Head):
     soft_cap: float | None = None
     """c in c tanh(logits / c); no cap if not given."""
     vocab: int | None = None
-    """Tokens in the vocabulary where no table is borrowed."""
+    """Vocabulary size of an untied head."""
 
     def check(self) -> None:
         if self.soft_cap is not None and self.soft_cap <= 0:
@@ -79,26 +79,26 @@ class LMModule(nn.Module):
         return HeadOutput(logits=logits if cap is None else cap * torch.tanh(logits / cap))
 
     def before(self, hidden: Tensor) -> Tensor:
-        """What meets the table."""
+        """The hidden states before the output projection."""
         if self.dense is not None and self.spec.transform is not None:
             hidden = ACTS[self.spec.transform](self.dense(hidden))
         hidden = hidden if self.norm is None else self.norm(hidden)
         return hidden if self.spec.scale is None else hidden * self.spec.scale
 
     def stored(self, table: Tensor | Int8 | None) -> Tensor | Int8:
-        """The rows it scores with, its own or the embedding's, as they are held."""
+        """The output projection's weights, its own or the embedding's, as stored (perhaps int8)."""
         rows = table if self.weight is None else self.weight
         if rows is None:
             raise UserError("a tied head was given no table", fix="call it through its Model")
         return rows.weight if isinstance(rows, Int8Table) else rows
 
     def rows(self, table: Tensor | Int8 | None) -> Tensor:
-        """The same as numbers that a loss can take."""
+        """The same, dequantised for a loss."""
         rows = self.stored(table)
         return rows.wide(rows.dtype) if isinstance(rows, Int8) else rows
 
     def loss(self, hidden: Tensor, targets: Tensor, table: Tensor | None, smoothing: float = 0.0) -> Tensor:
-        """Mean cross-entropy over targets (B,T) that are not -100, without ever holding the (B,T,V) logits."""
+        """Mean cross-entropy over targets (B,T) that are not -100, without materialising the (B,T,V) logits."""
         return linear_cross_entropy(
             self.before(hidden), self.rows(table), targets, bias=self.bias, soft_cap=self.spec.soft_cap,
             smoothing=smoothing,

@@ -1,4 +1,4 @@
-"""The words of a text, and whether two texts belong together: what BERT and ALBERT are pretrained with."""
+"""The pretraining head of BERT and ALBERT: masked LM and next-sentence or sentence-order prediction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from anyformer.slots import Head, HeadOutput
 
 
 class LMWithPair(Head):
-    """Logits of every word by `words`, and two logits (B,2) of the whole row by `pair`, which are its `pooled`.
+    """Token logits by `words`, and two logits (B,2) per row by `pair` as `pooled`.
 
-    Of the two, the second is for texts that do not belong together: another than the next one (BERT), or in the wrong
-    order (ALBERT).
+    The second of the two is for texts that do not belong together: not the next sentence (BERT), or in the wrong order
+    (ALBERT).
     """
 
     about: ClassVar[About | None] = About("logits = words(x), p(apart) = softmax(pair(x_0))", "1810.04805", "T D V")
@@ -26,7 +26,7 @@ class LMWithPair(Head):
     words: LM = LM()
     """The language-model head."""
     pair: Pooled = Pooled(classes=2, dense=True, act="tanh")
-    """The head that tells the two cases of a pair apart."""
+    """The head that classifies the pair."""
 
     def check(self) -> None:
         if self.pair.classes != 2:

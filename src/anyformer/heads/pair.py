@@ -1,4 +1,4 @@
-"""Two sequences in one row, compared: their two vectors and what can be made of both (SBERT, 1908.10084)."""
+"""Comparison of two sequences in one row by their mean vectors (SBERT, 1908.10084)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Feature = Literal["first", "second", "difference", "product"]
 
 
 class Pair(Head):
-    """The mean u of the first sequence and v of the second, `features` of both, then `classes` logits (1: a number).
+    """The mean u of the first sequence and v of the second, `features` of both, then `classes` logits (1: regression).
 
-    `features` are u, v, |u - v| and u * v, one after the other; `classes=None` gives them as they are. Which tokens are
-    whose say `segments` (0 is the first) or, without them, `documents`, which also keep the two from seeing each other.
-    With neither, all tokens are the first's. A missing sequence counts as 0 and is left out of the product.
+    `features` are u, v, |u - v| and u * v, concatenated; `classes=None` returns them directly. Tokens are assigned by
+    `segments` (0 is the first) or, without them, by `documents`, which also mask the two from each other. With neither,
+    all tokens belong to the first. A missing sequence counts as 0 and is left out of the product.
     """
 
     classes: int | None = None
     """Logits; the features themselves if not given."""
     features: tuple[Feature, ...] = ("first", "second", "difference")
-    """What is made of the two vectors."""
+    """Features of the two vectors."""
     dropout: float = 0.0
     """Dropout probability."""
 
@@ -53,7 +53,7 @@ class PairModule(nn.Module):
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         first, second = apart(hidden, context)
         (u, has_u), (v, has_v) = mean(hidden, first), mean(hidden, second)  # (B,D), (B,1)
-        product = torch.where(has_u & has_v, u * v, u + v)  # of one alone, that one
+        product = torch.where(has_u & has_v, u * v, u + v)  # if one is missing, the other
         made = {"first": u, "second": v, "difference": (u - v).abs(), "product": product}
         vector = torch.cat([made[name] for name in self.spec.features], -1)  # (B, D times features)
         if self.out is None:
@@ -75,6 +75,6 @@ def apart(hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
 
 
 def mean(hidden: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of the chosen tokens, 0 where a row has none, and which rows have some (B,1)."""
+    """The mean of the chosen tokens, 0 for a row without any, and which rows have any (B,1)."""
     share = chosen.to(hidden.dtype)[..., None]
     return (hidden * share).sum(1) / share.sum(1).clamp(min=1), chosen.any(1, keepdim=True)

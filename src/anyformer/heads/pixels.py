@@ -1,4 +1,4 @@
-"""The pixels of every patch, for models that rebuild hidden ones."""
+"""The pixels of every patch, for masked image modelling."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ QUIET = 0.1  # deviation of what is answered at the start, of tokens that have b
 
 
 class PixelHead(Head):
-    """`values` numbers a patch, (B,N,values): its pixels channel by channel.
+    """`values` numbers per patch, (B,N,values): its pixels channel by channel.
 
-    Tokens before a grid of patches (a class token) are left out; where there is no grid, every token has its numbers.
+    Leading tokens (a class token) are left out; without a grid, every token has an output.
     """
 
     about: ClassVar[About | None] = About("pixels_n = W x_n + b", "2111.09886", "N D values")

@@ -1,4 +1,4 @@
-"""A class for the whole sequence, or just its vector."""
+"""Classification of the whole sequence, or its pooled vector."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from anyformer.slots import Head, HeadOutput, Norm
 
 
 class Pooled(Head):
-    """Pool, then norm, dense layer and activation where asked for, then `classes` logits (None: the vector itself).
+    """Pool, then optional norm, dense layer and activation, then `classes` logits (None: the vector itself).
 
     BERT's pooler is `Pooled(dense=True, act="tanh")`. `dropout` acts before the logits, `input_dropout` before the
-    dense layer (RoBERTa has both). A number instead of `dense=True` is the dense layer's own width; `bias` is that of
-    the last layer. With `pool="token"` the vector is that of the first token with the id `token`, or with the highest
-    id where it is left out (CLIP's end of text). Multi-label classification reads the same logits.
+    dense layer (RoBERTa has both). A number instead of `dense=True` is the dense layer's width; `bias` is that of the
+    last layer. `pool="token"` takes the first token with the id `token`, or with the highest id by default (CLIP's
+    end-of-text token). Multi-label classification uses the same logits.
     """
 
     about: ClassVar[About | None] = About(
@@ -59,7 +59,7 @@ class Pooled(Head):
 
     @property
     def reads_token_subset(self) -> bool:
-        return self.pool in READS_SOME and self.classes is not None  # else its vector stands beside the hidden states
+        return self.pool in READS_SOME and self.classes is not None  # else all hidden states are returned, too
 
     @property
     def answers(self) -> Literal["classes", "numbers"] | None:

@@ -1,4 +1,4 @@
-"""One vector from many tokens."""
+"""Pooling of tokens into one vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READS_SOME: tuple[Pool, ...] = ("first", "last", "token", "lead")
 
 
 def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) -> Tensor:
-    """(B,T,D) to (B,D), or (B,3D) for concat = last, max and mean (ULMFiT); padding counts for nothing."""
+    """(B,T,D) to (B,D), or (B,3D) for concat = last, max and mean (ULMFiT); padding is ignored."""
     mask = context.mask
     if how in READS_SOME:
         read = take(hidden, tokens_read(context, how, token))  # (B,R,D)
@@ -29,12 +29,12 @@ def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) 
         if mask is None:
             return hidden.amax(1)
         highest = hidden.masked_fill(~mask[..., None], -torch.inf).amax(1)
-        return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)  # a row of padding only has no highest
+        return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)  # a row of padding only has no maximum
     return torch.cat([pool(hidden, context, part) for part in ("last", "max", "mean")], -1)
 
 
 def tokens_read(context: Context, how: Pool, token: int | None = None) -> TokenSubset:
-    """The tokens whose mean is the vector, of a pool that READS_SOME; of these alone, with their context, all."""
+    """The tokens whose mean is the pooled vector, for pools in READS_SOME; all, if the input is that subset already."""
     if how == "first":
         return FIRST if context.mask is None else context.mask.long().argmax(1, keepdim=True)
     if how == "last":
@@ -43,7 +43,7 @@ def tokens_read(context: Context, how: Pool, token: int | None = None) -> TokenS
 
 
 def leading(context: Context) -> int:
-    """How many learned tokens stand before the cells of a grid (AST reads the mean of its two)."""
+    """The number of leading tokens before a grid (AST pools the mean of its two)."""
     found = 0 if context.grid is None else context.index.shape[1] - context.grid[0] * context.grid[1]
     if found < 1:
         raise UserError('pool="lead" reads class tokens before a grid, and here are none', fix='use pool="mean"')
@@ -51,7 +51,7 @@ def leading(context: Context) -> int:
 
 
 def place_of(token: int | None, context: Context) -> Tensor:
-    """Index of each row's first token with this id, or with the highest id; 0 in a row that has none."""
+    """Index of each row's first token with this id, or with the highest id; 0 if there is none."""
     ids = context.tokens
     if ids is None:
         raise UserError('pool="token" looks for an id, and these inputs have none', fix='use pool="first" or "mean"')

@@ -1,4 +1,4 @@
-"""Numbers for the whole sequence."""
+"""Regression on the whole sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyformer.slots import Head, Norm
 
 
 class Regress(Head):
-    """Pool, then `outputs` numbers; the settings of Pooled otherwise."""
+    """Pool, then `outputs` numbers; otherwise as `Pooled`."""
 
     about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
 

@@ -1,4 +1,4 @@
-"""Was this token replaced? One score for every token (ELECTRA's discriminator, 2003.10555)."""
+"""Replaced-token detection: one logit per token (ELECTRA's discriminator, 2003.10555)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyformer.slots import Head
 
 
 class Replaced(Head):
-    """A dense layer with activation `act`, then one logit a token, (B,T,1): above 0 means replaced."""
+    """A dense layer with activation `act`, then one logit per token, (B,T,1): above 0 means replaced."""
 
     act: Act = "gelu"
     """Activation function."""

@@ -1,4 +1,4 @@
-"""A class for every pixel of an image."""
+"""Semantic segmentation: a class for every pixel of an image."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from anyformer.slots import Head, HeadOutput
 
 
 class SegmentHead(Head):
-    """`classes` logits a pixel, (B,classes,H,W): those of every cell, interpolated to `cell` pixels a side.
+    """`classes` logits per pixel, (B,classes,H,W): those of every cell, interpolated to `cell` pixels per side.
 
-    A cell is a patch, or what one cell of a backbone's maps stands for. Tokens before the grid (a class token) are left
-    out. The loss is torch's own: `F.cross_entropy(net(pixels).logits, labels)` with labels (B,H,W).
+    A cell is a patch, or a cell of a backbone's feature maps. Leading tokens (a class token) are left out. Train it
+    with
+    torch's loss: `F.cross_entropy(net(pixels).logits, labels)` with labels (B,H,W).
     """
 
     needs_grid: ClassVar[bool] = True
@@ -27,7 +28,7 @@ class SegmentHead(Head):
     classes: int
     """Number of classes."""
     cell: int
-    """Pixels a side that a token stands for: the patch, or the backbone's stride."""
+    """Pixels per side of a token: the patch size, or the backbone's stride."""
 
     def check(self) -> None:
         check_range("SegmentHead", "classes", self.classes, 1, fix="give the number of labels")

@@ -1,4 +1,4 @@
-"""Where an answer starts and ends in the text."""
+"""Span prediction: where an answer starts and ends in the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyformer.slots import Head, HeadOutput
 
 
 class Span(Head):
-    """Two logits a token, start and end: (B,T,2)."""
+    """Two logits per token, start and end: (B,T,2)."""
 
     about: ClassVar[About | None] = About("start_t = w_s . x_t, end_t = w_e . x_t", "1810.04805", "T D")
 

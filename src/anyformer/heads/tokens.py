@@ -1,4 +1,4 @@
-"""A class for every token: tags, residues, replaced words."""
+"""Token classification: tags, residues, replaced tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyformer.slots import Head, HeadOutput
 
 
 class TokenHead(Head):
-    """`classes` logits a token, after a dense layer with activation `act` where `dense` asks for one."""
+    """`classes` logits per token, after a dense layer with activation `act` if `dense`."""
 
     about: ClassVar[About | None] = About("logits_t = W x_t + b", "1810.04805", "T D classes")
 

@@ -1,4 +1,4 @@
-"""A linear model of the text's n-grams beside a head: wide and deep."""
+"""Wide and deep: a linear model of the text's n-grams added to another head."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from anyformer.slots import Head, HeadOutput
 
 MULTIPLIER = 1_000_003  # of the rolling hash of ids; a prime, as is the modulus
 MODULUS = 2**31 - 1  # the product of two numbers below it still fits 64 bits
-WIDEST = 64  # outputs up to which every n-gram that learns has a weight of its own for each
-MOST_FITTED = 2**26  # weights that a regression may be asked to find: 256 MiB
+WIDEST = 64  # outputs up to which trained n-grams have a direct weight per output
+MOST_FITTED = 2**26  # limit on weights fitted by regression: 256 MiB
 
 
 class WideAndDeep(Head):
     """The logits of `deep` and, added to them, those of a linear model of the n-grams of the token ids.
 
-    An n-gram counts once however often it comes, and a row's n-grams together have length 1, as in TF-IDF; where they
-    are `fitted`, rare ones count for more. Their weights start at 0 and lie in `buckets` rows, found by hashing; two
-    n-grams may share a row. With `pair` the two
-    texts of a row are told apart by `segments`: an n-gram has other weights in the first text, in the second and in
-    both, and what share of each text is in the other is read by a small network.
+    Repeated n-grams count once, and a row's n-gram vector has length 1, as in TF-IDF; if `fitted`, rare ones weigh
+    more. Weights start at 0, in `buckets` rows indexed by hash; two n-grams may share a row. With `pair` the two texts
+    of a row are distinguished by `segments`: an n-gram has different weights in the first text, in the second and in
+    both, and a small network sees which fraction of each text's n-grams the other contains.
     """
 
     about: ClassVar[About | None] = About(
@@ -44,16 +43,16 @@ class WideAndDeep(Head):
     order: int = 2
     """Tokens of the longest n-gram."""
     buckets: int = 2**17
-    """Rows of weights that n-grams are hashed to."""
+    """Number of hash buckets for n-grams."""
     scale: float = 30.0
-    """Factor on the n-grams' logits: they learn at so many times the learning rate."""
+    """Factor on the n-grams' logits, which multiplies their effective learning rate."""
     pair: bool = False
-    """Whether rows are two texts, whose common n-grams count apart."""
+    """Whether rows are two texts, whose common n-grams have separate weights."""
     alone: float = 0.0
-    """Share of the training rows from which the n-grams learn alone, `deep` from the others what they leave; 0: both
-    learn from their sum. Where the n-grams are `fitted`: of the rows from which `deep` learns without them."""
+    """Fraction of training rows that train only the n-grams, while `deep` learns their residual on the others; 0: both
+    learn from their sum. If the n-grams are `fitted`: the fraction on which `deep` is trained without them."""
     fitted: bool = False
-    """Whether the n-grams' weights are found by a regression on the training rows, before the first step, and stay."""
+    """Whether the n-grams' weights are fitted by regression before the first step, and then frozen."""
 
     def check(self) -> None:
         check_range("WideAndDeep", "order", self.order, 1, 8, fix="use 2")
@@ -69,7 +68,7 @@ class WideAndDeep(Head):
 
     @property
     def outputs(self) -> int | None:
-        """Logits, or numbers to predict."""
+        """Number of logits or regression outputs."""
         return self.deep.outputs if isinstance(self.deep, Regress) else self.deep.classes
 
     @property
@@ -77,7 +76,7 @@ class WideAndDeep(Head):
         return self.deep.answers
 
     def different_n_grams(self, context: Context) -> tuple[Tensor, Tensor]:
-        """The codes (B,G) of a row's n-grams and what each counts: all together 1, those that come again nothing."""
+        """The codes (B,G) of a row's n-grams and their weights: normalised to length 1, repeated ones 0."""
         found = [n_grams(context, order) for order in range(1, self.order + 1)]
         if self.pair:
             segments = segments_of(context, found)
@@ -115,25 +114,25 @@ class WideAndDeepModule(nn.Module):
 
 
 def learn_apart(wide: Tensor, deep: Tensor, alone: float, *, fitted: bool) -> Tensor:
-    """Logits (B,outputs) of a share `alone` of the rows by one path only, of the others by both.
+    """Logits (B,outputs), from one path only for a random fraction `alone` of the rows, from both for the others.
 
-    Where the n-grams learn too, theirs alone, and `deep` learns what they leave: being the first to overfit it takes
-    nothing from them. Where they were `fitted` to these very rows they leave too little: `deep` learns alone as well.
+    If the n-grams are trained, these rows use only their logits, and on the others `deep` learns the residual, so that
+    its overfitting does not affect them. If they were `fitted` on these rows, their residual is too small: these rows
+    use only `deep`.
     """
     drawn = torch.rand(wide.shape[0], 1, device=wide.device)
     return torch.where(drawn < alone, deep if fitted else wide, wide.detach() + deep)
 
 
 class NGramWeights(Starting):
-    """A row of weights for each bucket; with many outputs the rows of those that learn are short, and a linear layer
-    leads to the outputs.
+    """A row of weights for each bucket; with many outputs trained rows are low-rank, followed by a linear layer.
 
-    `rarity` is what an n-gram of a bucket counts beside the others of its row; a fit gives it, and it does not learn.
+    `rarity` is the relative weight of a bucket's n-grams; it is set by the fit and not trained.
     """
 
     def __init__(self, buckets: int, outputs: int, *, learns: bool) -> None:
         super().__init__()
-        direct = outputs <= WIDEST or not learns  # what a regression finds is not a product of two
+        direct = outputs <= WIDEST or not learns  # fitted weights are not factorised
         self.weight = nn.Parameter(torch.empty(buckets, outputs if direct else WIDEST), requires_grad=learns)
         self.starts["weight"] = constant(0.0) if direct else normal(0.01)
         self.rarity = None if learns else nn.Parameter(torch.empty(buckets), requires_grad=False)
@@ -142,7 +141,7 @@ class NGramWeights(Starting):
         self.out = None if direct else LinearLayer(WIDEST, outputs, bias=False)
 
     def forward(self, codes: Tensor, share: Tensor) -> Tensor:
-        """Codes (B,G) of n-grams and what each counts to (B,outputs)."""
+        """Codes (B,G) of n-grams and their weights to (B,outputs)."""
         buckets = codes % len(self.weight)
         rows = F.embedding(buckets, self.weight).float()  # (B,G,outputs)
         if self.rarity is not None:
@@ -152,7 +151,7 @@ class NGramWeights(Starting):
 
 
 class CommonNGrams(Starting):
-    """What share of each text's n-grams the other has, for every order, through one hidden layer."""
+    """A small MLP on the fraction of each text's n-grams that the other contains, for every order."""
 
     HIDDEN: ClassVar[int] = 32
 
@@ -163,7 +162,7 @@ class CommonNGrams(Starting):
         self.down = LinearLayer(self.HIDDEN, outputs)
 
     def shares(self, context: Context) -> Tensor:
-        """For each order and text, the share of its n-grams that the other text has, (B,2 order) between -1 and 1."""
+        """For each order and text, the fraction of its n-grams in the other text, (B,2 order), scaled to -1 to 1."""
         found = [n_grams(context, order) for order in range(1, self.order + 1)]
         segments = segments_of(context, found)
         shares = []
@@ -179,7 +178,7 @@ class CommonNGrams(Starting):
 
 
 def n_grams(context: Context, order: int) -> tuple[Tensor, Tensor]:
-    """A code for the `order` ids from each token on (B,T), and whether all of them are tokens of one text."""
+    """A hash of the n-gram that starts at each token (B,T), and whether it lies within one text."""
     ids = context.tokens
     if ids is None:
         raise UserError("n-grams are of token ids, and these inputs have none", fix="use the head without WideAndDeep")
@@ -194,40 +193,40 @@ def n_grams(context: Context, order: int) -> tuple[Tensor, Tensor]:
 
 
 def ahead(x: Tensor, steps: int) -> Tensor:
-    """Each token's `steps`-th next one (B,T), zeros behind the last."""
+    """Shift left by `steps` (B,T), zero-padded."""
     return F.pad(x, (0, steps))[:, steps:]
 
 
 def segments_of(context: Context, found: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Which text each token is of (B,T); the first where nobody says."""
+    """The text each token belongs to (B,T); the first by default."""
     return torch.zeros_like(found[0][0]) if context.segments is None else context.segments
 
 
 def count_once(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """The codes in order, and what each counts: as much as the others of its row, together of length 1."""
+    """Sorted codes, with equal weights of total length 1 for distinct ones."""
     codes, there = keep_different(codes, there)
     return codes, there / there.sum(1, keepdim=True).clamp(min=1).sqrt()
 
 
 def unit_length(share: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays as it is."""
+    """L2-normalise rows; zero rows stay zero."""
     return share / share.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
 
 
 def keep_different(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """The codes in order, and which of them are there and the first of their kind."""
+    """Sorted codes, and a mask of the first occurrence of each existing code."""
     codes = codes.masked_fill(~there, MODULUS).sort(1).values
     first = F.pad(codes[:, 1:] != codes[:, :-1], (1, 0), value=True)
     return codes, first & (codes != MODULUS)
 
 
 def is_in_other(codes: Tensor, there: Tensor, segments: Tensor) -> Tensor:
-    """Whether an n-gram of one text (B,T) comes in the other one too."""
+    """Whether an n-gram of one text (B,T) also occurs in the other."""
     equal = codes[:, :, None] == codes[:, None, :]  # (B,T,T)
     other = segments[:, :, None] != segments[:, None, :]
     return there & (equal & other & there[:, None, :]).any(2)
 
 
 def code_by_text(codes: Tensor, shared: Tensor, segments: Tensor) -> Tensor:
-    """Another code for an n-gram of the first text, of the second and of both."""
+    """Different codes for an n-gram of the first text, of the second and of both."""
     return (codes * 3 + torch.where(shared, 2, segments)) % MODULUS

@@ -1,7 +1,7 @@
-"""The decoder of recurrent encoder-decoders: a cell that reads its own token and what the encoder made of the source.
+"""The decoder of recurrent encoder-decoders: a recurrent cell with attention to the encoder's output.
 
-Bahdanau, Cho and Bengio (1409.0473): before each step the decoder's state is compared with every token of the source,
-and the mean of those tokens, weighted by how well they fit, enters the cell with the token.
+Bahdanau, Cho and Bengio (1409.0473): before each step the decoder's state attends to the source tokens, and the
+weighted mean of those enters the cell together with the input token.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from anyformer.spec import field
 
 
 class AttendingRecurrent(Mixer):
-    """s_i = cell(s_{i-1}, [x_i; c_i]) where c_i is what is known of the memory; the answer is out([s_i; c_i]).
+    """s_i = cell(s_{i-1}, [x_i; c_i]) where c_i is the context from the memory; the output is out([s_i; c_i]).
 
-    `context` says what c_i is. "attention": sum_j a_ij h_j with a_ij = softmax_j e_ij, where `score` makes e_ij =
+    `context` selects c_i. "attention": sum_j a_ij h_j with a_ij = softmax_j e_ij, where `score` makes e_ij =
     v.tanh(W s_{i-1} + U h_j) ("additive", Bahdanau), s_{i-1}.h_j ("dot") or s_{i-1}.(W h_j) ("general", Luong
-    1508.04025). "every": the same [h_1; h_S] at every step (Cho et al. 1406.1078). "first": none, so that the memory is
-    known from s_0 alone (Sutskever et al. 1409.3215). In all of them s_0 = tanh(W_s [h_1; h_S]): the two ends of the
-    source, because there each direction of an encoder has read all of it.
+    1508.04025). "every": the same [h_1; h_S] at every step (Cho et al. 1406.1078). "first": none, so that the memory
+    only enters s_0 (Sutskever et al. 1409.3215). Always s_0 = tanh(W_s [h_1; h_S]), the first and last source state:
+    there each direction of an encoder has read the whole source.
     """
 
     cell: Kind = field(default="gru", kw_only=False)  # AttendingRecurrent("gru")
@@ -40,7 +40,7 @@ class AttendingRecurrent(Mixer):
     hidden: int | None = None
     """Units of the state; the width if not given."""
     context: Literal["attention", "every", "first"] = "attention"
-    """What a step knows of the source: attention over it, its ends, or the first state alone."""
+    """How a step sees the source: attention, its first and last state, or only through the initial state."""
     score: Score = "additive"
     """How a state and a source token are scored."""
 
@@ -66,7 +66,7 @@ class AttendingRecurrent(Mixer):
 
 
 class AttendingState(RecurrentState):
-    """What the cell remembers, and what of the source is computed once a text (B,S,A)."""
+    """The cell's state, and what is precomputed from the source (B,S,A)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class AttendingState(RecurrentState):
 
 
 class AttendingRecurrentModule(Uncompiled):
-    """A cell that starts from the two ends of the memory and is told no more of it."""
+    """A cell whose initial state comes from the ends of the memory, which it does not see otherwise."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int, reads: int = 0) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class AttendingRecurrentModule(Uncompiled):
         return y if self.out is None else self.out(y)
 
     def decode(self, x: Tensor, context: Context, state: AttendingState | None) -> tuple[Tensor, list[Tensor]]:
-        """Step by step: (B,T,hidden + what was read of the memory), and the weights of each step where there are."""
+        """Step by step: (B,T,hidden + context channels), and the attention weights of each step, if any."""
         memory = source_of(context)
         ends = self.ends(memory, context.memory_mask)  # (B,2D')
         source = self.prepare(memory, ends) if state is None or state.source is None else state.source
@@ -125,7 +125,7 @@ class AttendingRecurrentModule(Uncompiled):
 
     @staticmethod
     def ends(memory: Tensor, mask: Tensor | None) -> Tensor:
-        """The first and the last real token of the memory, side by side."""
+        """The first and the last real token of the memory, concatenated."""
         if mask is None:
             return torch.cat([memory[:, 0], memory[:, -1]], -1)
         rows, last = torch.arange(memory.shape[0], device=memory.device), memory.shape[1] - 1
@@ -133,20 +133,20 @@ class AttendingRecurrentModule(Uncompiled):
         return torch.cat([memory[rows, at] for at in found], -1)
 
     def prepare(self, memory: Tensor, ends: Tensor) -> Tensor | None:
-        """What is computed of the source once a text."""
+        """Precompute from the source, once per text."""
         return None
 
     def look(self, hidden: Tensor, source: Tensor | None, context: Context) -> tuple[list[Tensor], list[Tensor]]:
-        """What enters the cell beside the token, and the weights that made it; nothing or one of each."""
+        """The context vector for a step and its attention weights; empty lists if there is none."""
         return [], []
 
     def state(self, batch: int, limit: int | None) -> AttendingState:
-        """What the cell remembers, whatever the length of the text, and room for what is computed once."""
+        """An empty decoding state, whose size does not depend on the text's length."""
         return AttendingState()
 
 
 class FixedContextRecurrent(AttendingRecurrentModule):
-    """The two ends of the memory enter at every step."""
+    """The ends of the memory enter at every step."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:
         super().__init__(spec, width, memory_width, reads=2 * memory_width)
@@ -160,7 +160,7 @@ class FixedContextRecurrent(AttendingRecurrentModule):
 
 
 class Attending(AttendingRecurrentModule, Weighing):
-    """At every step the memory is read anew, where the state before that step points."""
+    """Attention to the memory at every step, by the previous state."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:
         super().__init__(spec, width, memory_width, reads=memory_width)
@@ -177,12 +177,12 @@ class Attending(AttendingRecurrentModule, Weighing):
     def weights(
         self, x: Tensor, context: Context, state: AttendingState | None, tables: tuple[Tensor, ...], rows: slice
     ) -> Tensor:
-        """The alignment: one head, (B,1,t,S)."""
+        """The attention weights: one head, (B,1,t,S)."""
         return torch.stack(self.decode(x, context, state)[1], 1)[:, None, rows]
 
 
 def source_of(context: Context) -> Tensor:
-    """The encoder's output, without which there is nothing to decode."""
+    """The encoder's output; required."""
     if context.memory is None:
         raise UserError("the decoder has nothing to look at", fix="pass memory=, the encoder's output")
     return context.memory

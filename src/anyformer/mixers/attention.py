@@ -1,4 +1,4 @@
-"""Self-attention: every token reads from the others, weighted by how well its query fits their keys."""
+"""Self-attention."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from anyformer.slots import HeadSizes, Mixer, Norm, Relative
 class Attention(Mixer):
     """softmax(q.k * scale) v in `heads` heads; fewer `kv_heads` share keys and values (GQA; one is MQA).
 
-    `key_size` and `value_size` are channels of one head and default to width / heads. `window` lets a token see that
-    many newest tokens, itself included (that many to either side without causal order). `soft_cap` c turns scores s
-    into c tanh(s / c). `out_bias` follows `bias` when left out.
+    `key_size` and `value_size` are channels of one head and default to width / heads. `window` is a sliding window of
+    that many newest tokens, itself included (that many to either side if not causal). `soft_cap` c turns scores s into
+    c tanh(s / c). `out_bias` defaults to `bias`.
     """
 
     about: ClassVar[About | None] = About(
@@ -49,7 +49,7 @@ class Attention(Mixer):
     qk_norm: Norm | None = None
     """Norm of queries and keys; none if not given."""
     window: int | None = None
-    """Newest tokens that a token sees, itself included; all if not given."""
+    """Sliding window in tokens, itself included; all tokens if not given."""
     soft_cap: float | None = None
     """c in c tanh(scores / c); no cap if not given."""
     dropout: float = 0.0
@@ -83,7 +83,7 @@ class Attention(Mixer):
 
 
 class AttentionInputs(NamedTuple):
-    """Everything one layer's attention is computed from; inspection rebuilds its maps from the same."""
+    """The inputs of one layer's attention kernel; inspection recomputes attention maps from them."""
 
     q: Tensor  # (B,H,T,C)
     k: Tensor  # (B,G,S,C)
@@ -92,9 +92,9 @@ class AttentionInputs(NamedTuple):
 
 
 class AttentionModule(nn.Module):
-    """One fused projection gives queries, keys and values; rows are stored group by group, (G, H/G + 2, C).
+    """One fused projection gives queries, keys and values; rows are stored by KV head, (G, H/G + 2, C).
 
-    Group-major rows let torch's column-wise plan shard the projection without splitting a group over devices.
+    This order lets torch's column-wise plan shard the projection without splitting a group over devices.
     """
 
     def __init__(self, spec: Attention, width: int, causal: bool, relative: Relative) -> None:
@@ -114,7 +114,7 @@ class AttentionModule(nn.Module):
         some: TokenSubset | None = None,
     ) -> Tensor:  # fmt: skip
         q, k, v, scores = self.prepare(x, context, state, tables)
-        if some is not None:  # every token has a key and a value, these alone have queries
+        if some is not None:  # keys and values of all tokens, queries of the subset
             q, scores = take(q, some, 2), scores.for_subset(some)
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
@@ -122,7 +122,8 @@ class AttentionModule(nn.Module):
     def prepare(
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
     ) -> AttentionInputs:
-        """Queries, keys, values and the description of their scores; new keys and values join the state."""
+        """Queries, keys, values and the description of their scores; new keys and values are appended to the KV
+        cache."""
         q, k, v = self.project(x, context)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -137,7 +138,7 @@ class AttentionModule(nn.Module):
 
     def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.split(self.qkv(x))
-        if context.added is not None:  # queries and keys know where they are, values do not (DETR)
+        if context.added is not None:  # positions are added to queries and keys, not values (DETR)
             q, k, _ = self.split(self.qkv(x + context.added))
         return q, k, v
 
@@ -151,9 +152,9 @@ class AttentionModule(nn.Module):
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def state(self, batch: int, limit: int | None) -> KVCache:
-        """An empty cache of keys and values."""
+        """An empty KV cache."""
         return KVCache(limit=limit)
 
     def static_cache(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> StaticCache:
-        """Room for keys and values of rows that differ in length."""
+        """An empty static KV cache, for rows of different lengths."""
         return StaticCache.empty(rows, columns, self.sizes[1:], device, dtype)

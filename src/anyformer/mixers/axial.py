@@ -1,4 +1,5 @@
-"""Axial attention (2003.07853): along the columns of a grid, then along its rows; two looks reach every cell."""
+"""Axial attention (2003.07853): along the columns of a grid, then along its rows, so that two steps reach every
+cell."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ from anyformer.slots import Mixer, Relative
 
 
 class Axial(Mixer):
-    """A cell reads its column, then its row (`joined="sum"`: both at once, added), at most `span` // 2 cells away.
+    """A cell attends to its column, then its row (`joined="sum"`: both in parallel), at most `span` // 2 cells away.
 
-    Positions are those of the paper: learned vectors for each distance, shared by the heads, meet the queries and the
-    keys and are added to the values. Tokens before the grid see all and are seen by all.
+    Positions are as in the paper: learned vectors per distance, shared by the heads, which interact with queries and
+    keys and are added to the values. Leading tokens attend to all tokens and are visible to all.
     """
 
     heads: int
     """Attention heads."""
     span: int = 127
-    """Cells of a row or column that a cell sees, half to either side."""
+    """Cells of a row or column that a cell attends to, half to either side."""
     joined: Literal["sequence", "sum"] = "sequence"
-    """Column, then row; or both at once, added."""
+    """Column, then row; or the sum of both."""
     bias: bool = True
     """Whether the linear layers have a bias."""
     dropout: float = 0.0
@@ -80,7 +81,7 @@ class AlongLines(Weighing, Starting):
         channels = width // spec.heads
         self.spec, self.upright, self.scale = spec, upright, channels**-0.5
         self.qkv = LinearLayer(width, 3 * width, bias=spec.bias)
-        self.table = nn.Parameter(torch.zeros(3, spec.span, channels))  # what meets queries, keys, values
+        self.table = nn.Parameter(torch.zeros(3, spec.span, channels))  # for queries, keys, values
         self.starts = {"table": normal(self.scale)}
 
     def forward(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...]) -> Tensor:
@@ -98,7 +99,7 @@ class AlongLines(Weighing, Starting):
         at_once = max(1, ROWS // (batch * heads * length * (length + layout.leading)))
         if lines <= at_once:
             y = self.attend(line_q, line_k, line_v, led_k, led_v, near, terms, real, led, dropout)
-        else:  # a block of lines at a time, made again in the backward pass: memory stays that of a block
+        else:  # in blocks of lines, recomputed in the backward pass, to bound memory
             blocks = [
                 checkpoint(
                     self.attend, line_q[:, some], line_k[:, some], line_v[:, some], led_k, led_v, near, terms,
@@ -118,7 +119,7 @@ class AlongLines(Weighing, Starting):
         return cells.transpose(1, 2).transpose(2, 3) if self.upright else cells.transpose(2, 3)
 
     def terms(self, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Which places see each other, (R,R), and the vectors between them, (3,R,R,C)."""
+        """Visibility between places, (R,R), and the relative vectors between them, (3,R,R,C)."""
         place = torch.arange(length, device=self.table.device)
         gap, reach = place - place[:, None], self.spec.span // 2
         return gap.abs() <= reach, self.table[:, gap.clamp(-reach, reach) + reach].to(dtype)
@@ -138,7 +139,7 @@ class AlongLines(Weighing, Starting):
     def weigh(
         self, q: Tensor, k: Tensor, led_k: Tensor, near: Tensor, terms: Tensor, real: Tensor | None, led: Tensor | None
     ) -> Tensor:
-        """Weights (B,n,H,R,L+R), in float32 or better; zeros where nothing may be seen."""
+        """Weights (B,n,H,R,L+R), in float32 or better; zeros for fully masked queries."""
         exact = torch.promote_types(q.dtype, torch.float32)
         q, k, led_k, terms = q.to(exact), k.to(exact), led_k.to(exact), terms.to(exact)
         logits = q @ k.mT + torch.einsum("bnhic,ijc->bnhij", q, terms[0])
@@ -156,7 +157,7 @@ class AlongLines(Weighing, Starting):
         return logits.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
 
     def weights(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
-        """(B,H,t,T), from where each pair of tokens stands; what positions add to the values is not in them."""
+        """Weights (B,H,t,T) over all tokens; the position terms of the values are not included."""
         layout, reach = layout_of(context), self.spec.span // 2
         exact = torch.promote_types(x.dtype, torch.float32)
         q, k = (part.to(exact).transpose(1, 2) for part in project(self.qkv, x, context, self.spec.heads)[:2])

@@ -1,4 +1,4 @@
-"""Block-sparse attention: a token sees the blocks around its own and the first blocks of the text."""
+"""Block-sparse attention: a token attends to the blocks around its own and the first blocks of the text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from anyformer.slots import HeadSizes, Mixer, Relative
 
 
 class BlockSparse(Mixer):
-    """Attention of blocks to blocks: a token sees its own block, `local` blocks to either side and the `leading` ones.
+    """A token attends to its own block, `local` blocks to either side and the `leading` ones.
 
-    The text is cut into blocks of `block` tokens. The first `leading` blocks are seen by all and, without causal order,
-    see all, so that any two tokens are two layers apart at most. Causal order hides what comes later, as everywhere.
+    The text is cut into blocks of `block` tokens. The first `leading` blocks are visible to all and, if not causal,
+    attend to all, so that any two tokens are at most two layers apart. The causal mask applies as usual.
     """
 
     heads: int
@@ -33,9 +33,9 @@ class BlockSparse(Mixer):
     block: int = 64
     """Tokens of a block."""
     local: int = 1
-    """Blocks to either side that a token sees."""
+    """Blocks to either side that a token attends to."""
     leading: int = 1
-    """First blocks that all tokens see."""
+    """First blocks that all tokens attend to."""
     kv_heads: int | None = None
     """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     bias: bool = True
@@ -60,7 +60,7 @@ class BlockSparse(Mixer):
 
     @property
     def whole(self) -> Attention:
-        """The attention whose weights it has."""
+        """Full attention with the same parameters."""
         return Attention(heads=self.heads, kv_heads=self.kv_heads, bias=self.bias, dropout=self.dropout)
 
     def sizes(self, width: int) -> HeadSizes:
@@ -75,12 +75,12 @@ class BlockSparseModule(AttentionModule):
         super().__init__(pattern.whole, width, causal, relative)
         self.pattern = pattern
 
-    def forward(  # type: ignore[override]  # for all tokens, not for some
+    def forward(  # type: ignore[override]  # without token subsets
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
     ) -> Tensor:
         pattern, dropout = self.pattern, self.spec.dropout if self.training else 0.0
-        few = (1 + pattern.local + pattern.leading) * pattern.block  # a text so short is mostly seen whole
-        # A caller's own rule is T x S already, and a step of decoding is short.
+        few = (1 + pattern.local + pattern.leading) * pattern.block  # shorter texts are mostly visible anyway
+        # The caller's own mask is T x S already, and a decode step is short.
         if context.allowed is not None or context.bias is not None or context.past or x.shape[1] <= few:
             q, k, v, scores = self.prepare(x, context, state, tables)
             y = attend(q, k, v, scores, dropout=dropout)  # (B,H,T,C')
@@ -92,7 +92,7 @@ class BlockSparseModule(AttentionModule):
     def prepare(
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
     ) -> AttentionInputs:
-        """As attention, with the blocks as a rule between all pairs: for steps, maps and short texts."""
+        """As full attention, with the block pattern as a mask: for decode steps, attention maps and short texts."""
         q, k, v, scores = super().prepare(x, context, state, tables)
         assert scores.query_index is not None and scores.key_index is not None
         mine, theirs = (index // self.pattern.block for index in (scores.query_index, scores.key_index))
@@ -106,7 +106,7 @@ class BlockSparseModule(AttentionModule):
     def in_lines(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, lines: DocumentLines | None, dropout: float
     ) -> Tensor:
-        """Padding and documents laid out in lines first: blocks are then cut from the first token of each text."""
+        """Unpack padding and documents into lines first, so that blocks start at the first token of each text."""
         real = None
         if lines is not None:
             q, k, v = (apart(lines, x) for x in (q, k, v))
@@ -122,7 +122,7 @@ class BlockSparseModule(AttentionModule):
         return y if lines is None else together(lines, y)
 
     def in_blocks(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float) -> Tensor:
-        """Each block beside the keys it sees, as a row of its own: (N,H,T,C) to (N,H,T,C')."""
+        """Attention with each block and its visible keys as a separate row: (N,H,T,C) to (N,H,T,C')."""
         block, local = self.pattern.block, self.pattern.local
         rows, length, device = q.shape[0], q.shape[2], q.device
         blocks = (length + block - 1) // block
@@ -150,7 +150,7 @@ class BlockSparseModule(AttentionModule):
         real = torch.ones(1, length, dtype=torch.bool, device=device) if scores.key_mask is None else scores.key_mask
         _, key_mask = each(real)
         assert query_index is not None and key_index is not None and key_mask is not None
-        # A leading block that also stands around the query's own is counted there and not twice.
+        # A leading block that is also near the query's own must not count twice.
         gap = query_index[:, :1] // block - key_index // block  # (N*blocks, first + span)
         lead = torch.arange(first + span, device=device) < first
         apart = replace(
@@ -167,7 +167,7 @@ class BlockSparseModule(AttentionModule):
         return torch.cat([attend(q[:, :, :first], k, v, whole, dropout=dropout), y[:, :, first:]], 2)
 
     def state(self, batch: int, limit: int | None) -> KVCache:
-        """All keys: a later token may see the first blocks again."""
+        """A full KV cache: later tokens attend to the first blocks again."""
         return KVCache(limit=limit)
 
 

@@ -19,8 +19,8 @@ from anyformer.slots import Mixer, Relative
 class CoAttention(Mixer):
     """Attention over `context.memory`, the tokens of the other of two `Streams`, which may have another width.
 
-    `key_size` is channels of one head, width / heads where it is left out. It computes what `Cross` computes; but what
-    it looks at is new in every layer and every pass, so that no state keeps it.
+    `key_size` is channels of one head, by default width / heads. It computes the same as `Cross`, but its memory is
+    different in every layer and pass, so that it cannot be cached.
     """
 
     heads: int
@@ -48,14 +48,14 @@ class CoAttention(Mixer):
 
 
 class CoAttentionModule(CrossModule):
-    """Cross-attention that keeps nothing between passes."""
+    """Cross-attention without a cache."""
 
     def prepare(
         self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]
     ) -> AttentionInputs:
-        """Queries from here, keys and values from the other stream as it stands now."""
+        """Queries from this stream, keys and values from the other."""
         return super().prepare(x, context, None, tables)
 
     def state(self, batch: int, limit: int | None) -> None:  # type: ignore[override]
-        """Nothing is remembered: the other stream moves."""
+        """No state: the other stream changes."""
         return None

@@ -1,4 +1,4 @@
-"""Convolution: each token from its neighbours, with the same weights everywhere."""
+"""Convolution over time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from anyformer.spec import field
 class Convolution(Mixer):
     """y_t = b + sum_j W_j x_{t - j dilation} over `kernel` tokens: the newest ones in a causal stack, else around t.
 
-    Outside a text there are zeros. An even kernel around t reaches one token further to the right, as torch's padding
-    "same". `gated` makes it (convolution) * sigmoid(another one), as 1705.03122.
+    Texts are zero-padded. An even kernel around t extends one token further to the right, as torch's padding "same".
+    `gated` is a gated linear unit: (convolution) * sigmoid(another one), as in 1705.03122.
     """
 
     kernel: int = field(default=3, kw_only=False)  # Convolution(3)
-    """Tokens that a filter reaches over."""
+    """Kernel size in tokens."""
     dilation: int = 1
-    """Distance of the tokens that a filter reads."""
+    """Dilation of the kernel."""
     gated: bool = False
     """Whether a second convolution gates the first."""
 
@@ -42,7 +42,7 @@ class Convolution(Mixer):
 
     @property
     def reach(self) -> int:
-        """How many tokens beside its own a token sees."""
+        """Receptive field in tokens, without the token itself."""
         return (self.kernel - 1) * self.dilation
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
@@ -62,15 +62,15 @@ class ConvolutionModule(nn.Module):
             x = state.update(x, self.spec.reach + 1 if context.rolling else None)  # (B,S,D)
         lines = DocumentLines.of_keys(context, x.shape[1])
         if lines is None:
-            return self.convolve(x[:, -length - self.spec.reach :])[:, -length:]  # no more is seen by the new tokens
+            return self.convolve(x[:, -length - self.spec.reach :])[:, -length:]  # the new tokens' receptive field
         return lines.together(self.convolve(lines.apart(x)))[:, -length:]
 
     def convolve(self, x: Tensor) -> Tensor:
-        """Whole lines (N,T,D), with zeros before and behind them."""
+        """Convolve whole lines (N,T,D), zero-padded."""
         padded = F.pad(x.transpose(1, 2), (self.left, self.spec.reach - self.left))  # (N,D,T+reach)
         y = self.conv(padded).transpose(1, 2)  # (N,T,D) or, with its gate, (N,T,2D)
         return F.glu(y, -1) if self.spec.gated else y
 
     def state(self, batch: int, limit: int | None) -> InputHistory:
-        """The newest inputs, as many as the kernel reaches."""
+        """An empty history of the newest inputs."""
         return InputHistory(limit=limit)

@@ -20,7 +20,7 @@ from anyformer.slots import Mixer, Relative
 
 
 class Cross(Mixer):
-    """Attention over `context.memory`; its keys and values are computed once a text when decoding."""
+    """Attention over `context.memory`; its keys and values are computed once per source when decoding."""
 
     about: ClassVar[About | None] = About(
         "y_i = sum_j softmax_j(q_i . k_j / sqrt(C)) v_j, k and v from the memory",
@@ -75,7 +75,7 @@ class CrossModule(nn.Module):
     def prepare(
         self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]
     ) -> AttentionInputs:
-        """Queries from here, keys and values from the memory or, once made, from the state."""
+        """Queries from the decoder, keys and values from the memory or, once computed, from the cache."""
         q = (
             self.q(x if context.added is None else x + context.added)
             .unflatten(-1, (self.sizes.heads, self.sizes.channels))
@@ -93,7 +93,7 @@ class CrossModule(nn.Module):
         if context.memory is None:
             raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
         k, v = self.split(self.kv(context.memory))
-        if context.memory_added is not None:  # keys know where they are, values do not (DETR)
+        if context.memory_added is not None:  # positions are added to keys, not values (DETR)
             k, _ = self.split(self.kv(context.memory + context.memory_added))
         return k, v
 
@@ -104,9 +104,9 @@ class CrossModule(nn.Module):
         return k, v
 
     def state(self, batch: int, limit: int | None) -> CrossKVCache:
-        """Room for the keys and values of the memory, filled by the first pass."""
+        """An empty cache for the memory's keys and values, filled by the first pass."""
         return CrossKVCache()
 
     def static_cache(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> StaticCache:
-        """Room for the keys and values of memories that differ in length."""
+        """An empty static cache, for memories of different lengths."""
         return StaticCache.empty(rows, columns, self.sizes[1:], device, dtype)

@@ -1,9 +1,9 @@
-"""Long convolutions by Fourier transforms: T log T instead of T^2.
+"""Long convolutions by FFT: T log T instead of T^2.
 
-A real sequence of length T is convolved without wrap-around by complex transforms of length M >= T, half of what zeros
-behind it would need. Before the transform, place n is turned by the angle -n pi / (2 M). What leaves the end of the
-circle then comes back multiplied by -i, so the wanted sums are the real part and all that wrapped is imaginary. Taps
-for negative lags stand at the end of the circle, multiplied by i, and come out real as well.
+A real sequence of length T is convolved without wrap-around by complex transforms of length M >= T, half of what zero
+padding would need. Before the transform, element n is rotated by the angle -n pi / (2 M). What wraps around is then
+multiplied by -i, so that the wanted sums are the real part and everything wrapped is imaginary. Taps for negative lags
+are at the end of the circle, multiplied by i, so that they are real as well.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from anyformer.core.device_tables import cos_sin
 
-SMALLEST = 32  # sizes step by an eighth or more from here on: few plans, few compiled shapes
+SMALLEST = 32  # sizes grow in steps of at least an eighth: few FFT plans, few compiled shapes
 
 
 def fast_size(length: int) -> int:
-    """A length of 5, 6, 7 or 8 times a power of two with room for `length`.
+    """The smallest size of 5, 6, 7 or 8 times a power of two that is at least `length`.
 
     >>> [fast_size(n) for n in (3, 33, 1024, 1025)]
     [32, 40, 1024, 1280]
@@ -36,12 +36,12 @@ def fast_size(length: int) -> int:
 
 
 def convolve(u: Tensor, ahead: Tensor, behind: Tensor | None = None) -> Tensor:
-    """y_t = sum_k ahead_k u_{t-k} + sum_{k>=1} behind_k u_{t+k} for each channel; outside the text u is 0.
+    """y_t = sum_k ahead_k u_{t-k} + sum_{k>=1} behind_k u_{t+k} for each channel, with u zero-padded.
 
-    u (B,D,T) and taps (D,L) with L <= T; `behind`, if given, is as long and its first tap is not used. The transforms
-    are in float32, or float64 where the taps are; y has u's dtype.
+    u (B,D,T) and taps (D,L) with L <= T; `behind`, if given, has the same length and its first tap is unused. The
+    transforms are in float32, or float64 if the taps are; y has u's dtype.
     """
-    # Out here, where gradients are on: inside, the compiler would compute the turns again for every entry.
+    # Computed here, with gradients enabled: inside, the compiler would recompute them for every element.
     turns = turned(fast_size(u.shape[-1]), ahead)
     if torch.is_grad_enabled() and (u.requires_grad or ahead.requires_grad):
         y: Tensor = Convolve.apply(u, ahead, behind, turns)
@@ -51,7 +51,7 @@ def convolve(u: Tensor, ahead: Tensor, behind: Tensor | None = None) -> Tensor:
 
 
 class Convolve(torch.autograd.Function):
-    """`convolve` with the gradients of u and of the taps: one transform more than forward, no conjugates in memory."""
+    """`convolve` with gradients: the backward pass has one transform more than forward, and stores no conjugates."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, ahead: Tensor, behind: Tensor | None, turns: Tensor) -> Tensor:
@@ -63,14 +63,14 @@ class Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         wave, taps, turns = ctx.saved_tensors
-        # Turned and transformed the other way round this is the conjugate of the transform of `given`, and plain
-        # products with it are correlations.
+        # Rotated and transformed in the opposite direction this is the conjugate of the transform of `given`, so that
+        # plain products with it are correlations.
         back = torch.stack([turns[:, 0], -turns[:, 1]], -1)
         u, h = torch.ops.anyformer.circle_backward(spread(given, back), wave, taps)
         grad_ahead = real_part(h, turns, ctx.lags, -1)
         grad_behind = None
         if ctx.both:
-            # Lag -k stands at place size - k, as the imaginary part of the conjugate with its sign changed.
+            # Lag -k is at index size - k, as the negated imaginary part of the conjugate.
             last = h.shape[-2] - ctx.lags + 1
             c, s = (turns[last:] / turns.shape[0]).unbind(-1)
             imaginary = -(h[..., last:, 1] * c + h[..., last:, 0] * s)
@@ -86,13 +86,13 @@ def turned(size: int, like: Tensor) -> Tensor:
 
 
 def spread(x: Tensor, turns: Tensor) -> Tensor:
-    """Real (...,T) to turned pairs (...,size,2) in the dtype of the turns."""
+    """Real (...,T) to rotated complex pairs (...,size,2) in the dtype of the turns."""
     room = turns.shape[0] - x.shape[-1]
-    return (F.pad(x, (0, room)) if room else x.contiguous())[..., None] * turns  # transforms want places side by side
+    return (F.pad(x, (0, room)) if room else x.contiguous())[..., None] * turns  # the FFT needs contiguous input
 
 
 def spread_taps(ahead: Tensor, behind: Tensor | None, turns: Tensor) -> Tensor:
-    """Taps (D,L) to turned pairs (D,size,2)."""
+    """Taps (D,L) to rotated complex pairs (D,size,2)."""
     whole = spread(ahead, turns)
     if behind is None:
         return whole
@@ -101,9 +101,10 @@ def spread_taps(ahead: Tensor, behind: Tensor | None, turns: Tensor) -> Tensor:
 
 
 def real_part(pairs: Tensor, turns: Tensor, length: int, sign: int) -> Tensor:
-    """The first `length` places turned back: Re(pairs * conj(turns)) / size, or with sign -1 Re(pairs * turns) / size.
+    """The first `length` elements rotated back: Re(pairs * conj(turns)) / size, or Re(pairs * turns) / size if sign is
+    -1.
 
-    Here the inverse transform is divided by its size: torch would do it in a pass of its own over all that it gave.
+    The division by the size is fused here: torch would do it in a separate pass.
     """
     c, s = (turns[:length] / turns.shape[0]).unbind(-1)
     return torch.addcmul(pairs[..., :length, 0] * c, pairs[..., :length, 1], s, value=sign)
@@ -117,7 +118,7 @@ def pairs_of(numbers: Tensor) -> Tensor:
     return torch.view_as_real(numbers.contiguous())
 
 
-# The transforms themselves, in pairs of real numbers: the compiler takes them as they are, and has no complex numbers.
+# The transforms as custom ops on real pairs: the compiler does not support complex numbers.
 
 
 @torch.library.custom_op("anyformer::circle", mutates_args=())
@@ -135,7 +136,7 @@ def _(x: Tensor, h: Tensor) -> Tensor:
 
 @torch.library.custom_op("anyformer::circle_forward", mutates_args=())
 def circle_forward(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As `circle`, with the transforms of x and h for the way back."""
+    """As `circle`, with the transforms of x and h for the backward pass."""
     wave, taps = torch.fft.fft(complex_of(x)), torch.fft.fft(complex_of(h))
     y = torch.fft.ifft(wave * taps, norm="forward")
     return pairs_of(y), pairs_of(wave), pairs_of(taps)

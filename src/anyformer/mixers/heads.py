@@ -1,4 +1,4 @@
-"""What self- and cross-attention share: head sizes, their checks, and the scale of the scores."""
+"""Shared by self- and cross-attention: head sizes, their checks, and the scale of the scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scale = float | Literal["sqrt", "none"]
 
 
 def check_heads(where: str, heads: int, kv_heads: int | None, dropout: float, scale: Scale) -> None:
-    """What can be refused before the width is known."""
+    """Checks that do not need the width."""
     check_at_least(where, "heads", heads, 1, fix="use 1 or more")
     if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
         good = [n for n in (*range(1, 65), heads) if heads % n == 0]
@@ -23,7 +23,7 @@ def check_heads(where: str, heads: int, kv_heads: int | None, dropout: float, sc
 
 
 def head_sizes(width: int, heads: int, kv_heads: int | None, key_size: int | None, value_size: int | None) -> HeadSizes:
-    """The sizes for a model width; a size left out is width / heads."""
+    """Head sizes for a model width; defaults are width / heads."""
     if key_size is None and width % heads:
         near = max(heads, round(width / heads) * heads)
         fits = [n for n in range(max(1, heads - 7), min(heads + 8, width + 1)) if width % n == 0]

@@ -1,4 +1,4 @@
-"""Hyena: long filters and gates in the place of attention, at T log T instead of T^2."""
+"""Hyena: long convolutions and gates instead of attention, at T log T instead of T^2."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from anyformer.mixers.fft import convolve
 from anyformer.mixers.long_filter import LongFilter, ShortFilter
 from anyformer.slots import Mixer, Relative
 
-FIRST_TAPS = 64  # what a decoding state computes at first, and doubles when a text grows longer
+FIRST_TAPS = 64  # initial number of taps in a decoding state, doubled as the text grows
 
 
 class Hyena(Mixer):
     """`order` gates with `order` - 1 long filters between them, after a `short` filter over the projections.
 
-    A token sees `longest` tokens back, itself included (and as many ahead without causal order); what is further away
-    it does not see. Its answer depends on what it sees alone, not on the length of the text. The taps of the long
-    filters come from a network of `filter_depth` layers of `filter_width` sines that reads the lag and `bands` sines
-    and cosines of it; `frequency` is where the speed of the sines starts.
+    The receptive field is `longest` tokens back, itself included (and as many ahead if not causal), independent of the
+    text's length. The taps of the long filters come from a network of `filter_depth` sine layers of `filter_width`
+    units over the lag and `bands` sines and cosines of it; `frequency` is the initial frequency of the sine layers.
     """
 
     order: int = 2
@@ -35,15 +34,15 @@ class Hyena(Mixer):
     short: int = 3
     """Taps of the short filter over the projections."""
     longest: int = 1024
-    """Tokens back that a token sees, itself included."""
+    """Receptive field in tokens, itself included."""
     bands: int = 16
-    """Sines and cosines of the lag that the filter network reads."""
+    """Sines and cosines of the lag as input of the filter network."""
     filter_width: int = 64
     """Units of the filter network."""
     filter_depth: int = 3
     """Layers of the filter network."""
     frequency: float = 10.0
-    """Where the speed of its sines starts."""
+    """Initial frequency of the filter network's sines."""
 
     takes_added: ClassVar[bool] = True
     exact: ClassVar[bool] = False
@@ -66,7 +65,7 @@ class Hyena(Mixer):
 
 
 class HyenaState:
-    """What decoding remembers: the last projections, the inputs of every long filter, and its taps."""
+    """Decoding state: the newest projections, the inputs of every long filter, and its taps."""
 
     def __init__(self, filters: int, limit: int | None) -> None:
         self.streams = InputHistory(limit=limit)
@@ -102,7 +101,7 @@ class HyenaState:
 
 
 class HyenaModule(nn.Module):
-    """`streams` has a value, then the gates in the order in which they are applied."""
+    """`streams` projects to a value and the gates, in order of application."""
 
     def __init__(self, spec: Hyena, width: int, causal: bool) -> None:
         super().__init__()
@@ -117,19 +116,19 @@ class HyenaModule(nn.Module):
 
     def forward(self, x: Tensor, context: Context, state: HyenaState | None, tables: tuple[Tensor, ...]) -> Tensor:
         streams = self.streams(x)  # (B,T,(N+1)D)
-        if context.added is not None:  # gates know where they are, values do not (DETR)
+        if context.added is not None:  # positions are added to gates, not values (DETR)
             gates = self.streams(x + context.added)[..., self.width :]
             streams = torch.cat([streams[..., : self.width], gates], -1)
         if state is not None:
-            return self.out(self.go_on(streams, context, state))
+            return self.out(self.extend(streams, context, state))
         lines = DocumentLines.of(context)
         if lines is None:
             return self.out(self.whole(self.short(streams)))
-        filled = lines.filled[..., None]  # the short filter's bias must not fill empty cells
+        filled = lines.filled[..., None]  # undo the short filter's bias in padding
         return self.out(lines.together(self.whole(self.short(lines.apart(streams)) * filled)))
 
     def whole(self, streams: Tensor) -> Tensor:
-        """Gates and long filters over whole lines (N,T,(N+1)D), every cell without a token 0."""
+        """Gates and long filters over whole lines (N,T,(N+1)D), zero where there is no token."""
         taps = self.long(min(streams.shape[1], self.spec.longest))
         return self.gated(streams, lambda n, u: along(u, taps[n]))
 
@@ -140,8 +139,8 @@ class HyenaModule(nn.Module):
             value = long(n, value * gate)
         return value * gates[-1]
 
-    def go_on(self, streams: Tensor, context: Context, state: HyenaState) -> Tensor:
-        """The same for new tokens (B,T,...), after those of the state."""
+    def extend(self, streams: Tensor, context: Context, state: HyenaState) -> Tensor:
+        """The same for new tokens (B,T,...) after those of the decoding state."""
         length = streams.shape[1]
         held = state.streams.update(streams, self.spec.short if context.rolling else None)
         lines = DocumentLines.of_keys(context, held.shape[1])
@@ -163,7 +162,7 @@ class HyenaModule(nn.Module):
         return self.gated(streams, long)
 
     def taps(self, state: HyenaState, lags: int) -> Tensor:
-        """The newest `lags` taps (filters, lags, D), the longest lag first: computed once a text, and as it grows."""
+        """The first `lags` taps (filters, lags, D), the longest lag first, cached in the state."""
         known = 0 if state.taps is None else state.taps.shape[1]
         if state.taps is None or known < lags:
             more = min(self.spec.longest, max(lags, FIRST_TAPS, 2 * known))
@@ -171,18 +170,18 @@ class HyenaModule(nn.Module):
         return state.taps[:, -lags:]
 
     def state(self, batch: int, limit: int | None) -> HyenaState:
-        """An empty memory of projections and of the inputs of every long filter."""
+        """An empty decoding state."""
         return HyenaState(self.spec.order - 1, limit)
 
 
 def along(u: Tensor, taps: Tensor) -> Tensor:
     """A long filter (sides, D, lags) over whole lines (N,T,D)."""
-    channels = u.transpose(1, 2).contiguous()  # (N,D,T), as transforms want it
+    channels = u.transpose(1, 2).contiguous()  # (N,D,T), as the FFT needs it
     return convolve(channels, taps[0], taps[1] if taps.shape[0] == 2 else None).transpose(1, 2)
 
 
 def step(held: Tensor, taps: Tensor, context: Context) -> Tensor:
-    """One new token's sum over the inputs held (B,S,D), the newest its own: (B,1,D)."""
+    """The long filter's output for one new token from the cached inputs (B,S,D), its own included: (B,1,D)."""
     lags = taps.shape[0]
     _, index, mask, documents = context.latest(held.shape[1])
     if mask is None and documents is None:

@@ -1,4 +1,4 @@
-"""Linear attention: with a kernel in place of the exponential, the sums over keys can be made once and carried on."""
+"""Linear attention: with a kernel instead of the exponential, sums over keys can be accumulated."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
 
-CHUNK = 64  # tokens compared pair by pair; everything before a chunk comes as one sum
+CHUNK = 64  # tokens compared pairwise; everything before a chunk is one accumulated sum
 SEGMENT = 64 * CHUNK  # tokens whose chunks are computed at once
 
 Sums = tuple[Tensor, Tensor]  # of phi(k) v^T (N,H,C,C') and of phi(k) (N,H,C)
 
 
 class LinearAttention(Mixer):
-    """Softmax attention weighs by kappa(q, k) = exp(q.k); here kappa(q, k) = phi(q).phi(k), and cost grows as T.
+    """Softmax attention uses kappa(q, k) = exp(q.k); here kappa(q, k) = phi(q).phi(k), at a cost linear in T.
 
-    `feature` is phi: `"elu"` is elu(x) + 1, `"softplus"` log(1 + e^x); both are positive, so weights are too. A
-    decoding state is one matrix a head, however long the text.
+    `feature` is phi: `"elu"` is elu(x) + 1, `"softplus"` log(1 + e^x); both are positive, so weights are too. The
+    decoding state is one matrix per head, whatever the length.
     """
 
     heads: int
@@ -49,7 +49,7 @@ class LinearAttention(Mixer):
         check_heads("LinearAttention", self.heads, None, 0.0, "sqrt")
 
     def phi(self, x: Tensor) -> Tensor:
-        """The feature map, positive everywhere; a subclass may give another."""
+        """The feature map, positive everywhere; may be overridden."""
         return F.elu(x) + 1.0 if self.feature == "elu" else F.softplus(x)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
@@ -57,7 +57,7 @@ class LinearAttention(Mixer):
 
 
 class LinearAttentionModule(AttentionModule, Weighing):
-    """The projections of attention around sums over features."""
+    """Attention's projections with linear attention between them."""
 
     keeps_keys: ClassVar[bool] = False
 
@@ -81,7 +81,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
         return self.out((y if lines is None else lines.together(y)).to(x.dtype))
 
     def featured(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """phi(q), phi(k) and v, (B,H,T,C), in float32 or better: their sums may be long."""
+        """phi(q), phi(k) and v, (B,H,T,C), in float32 or better, since they are summed over long texts."""
         exact = torch.promote_types(x.dtype, torch.float32)
         q, k, v = (part.to(exact) for part in self.project(x, context))
         return self.kernel.phi(q), self.kernel.phi(k), v
@@ -104,7 +104,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
         k: Tensor,
         v: Tensor,
     ) -> None:
-        """The sums after this pass, or after each of its tokens where going back must be possible."""
+        """Store the sums after this pass, or after each of its tokens if the state must be truncatable."""
         tokens = context.index.shape[1]
         if context.rolling:
             now = total if lines is None else (total[0][lines.last], total[1][lines.last])
@@ -138,17 +138,17 @@ class LinearAttentionModule(AttentionModule, Weighing):
         return kappa / nonzero(kappa.sum(-1, keepdim=True))
 
     def state(self, batch: int, limit: int | None) -> RecurrentState:  # type: ignore[override]
-        """One matrix and one vector a head, however long the text."""
+        """An empty state: one matrix and one vector per head, whatever the length."""
         return RecurrentState()
 
 
 def summed(q: Tensor, k: Tensor, v: Tensor, start: Sums, causal: bool) -> tuple[Tensor, Sums]:
-    """Weighted means (N,H,T,C') from features q, k (N,H,T,C) and values, and the sums after all of them."""
+    """Outputs (N,H,T,C') from features q, k (N,H,T,C) and values, and the final sums."""
     if not causal:
         outer, sums = start[0] + k.mT @ v, start[1] + k.sum(2)
         return q @ outer / nonzero(q @ sums[..., None]), (outer, sums)
     length = k.shape[2]
-    if length > SEGMENT and not torch.compiler.is_compiling():  # a processor is fastest while a segment fits its cache
+    if length > SEGMENT and not torch.compiler.is_compiling():  # a CPU is fastest if a segment fits its cache
         parts = []
         for some in zip(q.split(SEGMENT, 2), k.split(SEGMENT, 2), v.split(SEGMENT, 2), strict=True):
             y, start = summed(*some, start, causal)
@@ -169,5 +169,5 @@ def summed(q: Tensor, k: Tensor, v: Tensor, start: Sums, causal: bool) -> tuple[
 
 
 def nonzero(weight: Tensor) -> Tensor:
-    """1 where there is nothing to divide by: padding then gives 0, with finite gradients."""
+    """Replace zero denominators by 1, so that padding gives 0 with finite gradients."""
     return weight.masked_fill(weight == 0, 1.0)

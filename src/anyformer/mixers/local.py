@@ -1,4 +1,4 @@
-"""Attention to a window, computed in chunks: cost and memory grow with T x window instead of T x T."""
+"""Sliding-window attention computed in chunks: cost and memory are T x window instead of T x T."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from anyformer.slots import HeadSizes, Mixer, Relative
 
 
 class Local(Mixer):
-    """`Attention(window=...)` at a cost linear in the length: the same weights, the same answers, another computation.
+    """`Attention(window=...)` at a cost linear in the length: the same parameters and outputs, computed in chunks.
 
-    A token sees the `window` newest tokens, itself included (that many to either side without causal order).
-    The text is cut into chunks as long as the window, and a chunk is compared with itself and its neighbours only. On a
-    CPU `Attention(window=...)` compares no more pairs either; on other devices it may compare all and hide most.
+    A token attends to the `window` newest tokens, itself included (that many to either side if not causal).
+    The text is cut into chunks as long as the window, and a chunk attends to itself and its neighbours only. On a CPU
+    `Attention(window=...)` is as efficient; on other devices it may compute all pairs and mask most.
     """
 
     heads: int
     """Attention heads."""
     window: int
-    """Newest tokens that a token sees, itself included."""
+    """Sliding window in tokens, itself included."""
     kv_heads: int | None = None
     """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     bias: bool = True
@@ -51,7 +51,7 @@ class Local(Mixer):
 
     @property
     def whole(self) -> Attention:
-        """The attention that gives the same answers by comparing all pairs."""
+        """Full attention with the same outputs."""
         return Attention(
             heads=self.heads, kv_heads=self.kv_heads, window=self.window, bias=self.bias, dropout=self.dropout
         )
@@ -64,13 +64,13 @@ class Local(Mixer):
 
 
 class LocalModule(AttentionModule):
-    def forward(  # type: ignore[override]  # for all tokens, not for some
+    def forward(  # type: ignore[override]  # without token subsets
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
     ) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         dropout = self.spec.dropout if self.training else 0.0
         assert self.spec.window is not None
-        # A caller's own rule is T x S already; a step of decoding is short, and meets no more keys than the window has.
+        # The caller's own mask is T x S already; a decode step is short, with at most a window of keys.
         ruled = scores.allowed is not None or scores.added is not None
         if ruled or context.past or x.shape[1] <= self.spec.window or x.device.type == "cpu":
             y = attend(q, k, v, scores, dropout=dropout)  # (B,H,T,C')

@@ -1,4 +1,4 @@
-"""Local relation: each place takes from its neighbours by how well they compose with it (1904.11491)."""
+"""Local relation layer: local aggregation with weights from the composability of pixel pairs (1904.11491)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ Fit = Literal["squared", "absolute", "product"]
 class LocalRelation(Mixer):
     """Weights over `window` x `window` neighbours, one set for every `share` channels.
 
-    A place has one number as query and one as key for each set; they compose by `fit`: -(q - k)^2, -|q - k| or q k.
-    A small network of the relative place (linear, ReLU, linear) is added, and the softmax is over those neighbours
-    that exist. Tokens before the grid see all and are seen by all.
+    Queries and keys are scalars per set, compared by `fit`: -(q - k)^2, -|q - k| or q k. A small network of the
+    relative position (linear, ReLU, linear) is added, and the softmax is over existing neighbours. Leading tokens
+    attend
+    to all tokens and are visible to all.
     """
 
     window: int = 7
@@ -51,21 +52,21 @@ class LocalRelation(Mixer):
 
 
 def check_window(where: str, window: int, share: int) -> None:
-    """A window has a middle, and channels share weights in groups of one or more."""
+    """Check that the window is odd and the group size positive."""
     if window < 1 or window % 2 == 0:
         raise UserError(f"window {window} has no middle", where=where, fix=f"use {max(1, window + 1)}")
     check_at_least(where, "share", share, 1, fix="use 8")
 
 
 def compose(q: Tensor, k: Tensor, fit: Fit) -> Tensor:
-    """How well a key composes with a query, number by number."""
+    """Elementwise score of a query and a key."""
     if fit == "product":
         return q * k
     return -(q - k).square() if fit == "squared" else -(q - k).abs()
 
 
 class Geometry(Starting):
-    """What a neighbour's relative place adds to its score: W2 relu(W1 place + b), for each set of weights."""
+    """The geometric prior: W2 relu(W1 offset + b) of a neighbour's relative position, for each set of weights."""
 
     def __init__(self, window: int, sets: int) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class Geometry(Starting):
         self.starts = {"inner": normal(1.0), "bias": constant(0.0), "outer": normal(sets**-0.5)}
 
     def forward(self) -> Tensor:
-        """(k^2, sets), neighbours row by row; a place is 1 where the window ends."""
+        """(k^2, sets), neighbours row by row; offsets are scaled to 1 at the window's edge."""
         reach = max(1, self.window // 2)
         steps = torch.arange(self.window, device=self.inner.device) - self.window // 2
         places = torch.cartesian_prod(steps, steps).reshape(-1, 2).to(self.inner.dtype) / reach
@@ -84,12 +85,12 @@ class Geometry(Starting):
 
 
 class Relation(nn.Module):
-    """The layer on maps: (B,D,H,W) to (B,D,H/stride,W/stride); queries are taken at every `stride`-th place."""
+    """The layer on feature maps: (B,D,H,W) to (B,D,H/stride,W/stride), with queries at every `stride`-th place."""
 
     def __init__(self, channels: int, window: int, share: int, *, fit: Fit = "squared", stride: int = 1) -> None:
         super().__init__()
         self.window, self.share, self.fit, self.stride = window, share, fit, stride
-        self.sets = -(-channels // share)  # the last set may serve fewer channels
+        self.sets = -(-channels // share)  # the last set may have fewer channels
         self.q = LinearLayer(channels, self.sets)
         self.k = LinearLayer(channels, self.sets)
         self.v = LinearLayer(channels, channels, bias=False)
@@ -103,9 +104,9 @@ class Relation(nn.Module):
     def gather(
         self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None = None, led: tuple[Tensor, ...] | None = None
     ) -> Tensor:
-        """Queries (B,h,w,G), keys (B,H,W,G) and values (B,H,W,D) to (B,h,w,D); `real` (B,H,W) are places to be seen.
+        """Queries (B,h,w,G), keys (B,H,W,G) and values (B,H,W,D) to (B,h,w,D); `real` (B,H,W) is the padding mask.
 
-        `led` are keys (B,L,G), values (B,L,D) and whether they are real (B or 1, L) of tokens that everyone sees.
+        `led` are keys (B,L,G), values (B,L,D) and padding mask (B or 1, L) of leading tokens, visible to all.
         """
         exact, side = torch.promote_types(q.dtype, torch.float32), self.window
         there = torch.ones(1, *k.shape[1:3], dtype=torch.bool, device=k.device) if real is None else real
@@ -127,7 +128,7 @@ class Relation(nn.Module):
         return total.flatten(3)[..., : v.shape[-1]]
 
     def room(self, x: Tensor) -> Tensor:
-        """A map (B,H,W,...) with zeros around it, where the windows of its border look."""
+        """Zero-pad a map (B,H,W,...) by half a window."""
         reach = self.window // 2
         return F.pad(x, (0, 0) * (x.dim() - 3) + (reach, reach, reach, reach))
 
@@ -144,8 +145,8 @@ class Relation(nn.Module):
 class NeighbourSum(torch.autograd.Function):
     """sum_i weights_i values_i over the k^2 neighbours i of every query, one neighbour after the other.
 
-    All neighbours' values at once would be k^2 maps. Autograd would make a whole map for every one of them besides.
-    Weights (k^2,B,h,w,G), values with room around them (B,H,W,G,m), to (B,h,w,G,m).
+    All neighbours' values at once would be k^2 maps, and autograd would store another map for each of them.
+    Weights (k^2,B,h,w,G), padded values (B,H,W,G,m), to (B,h,w,G,m).
     """
 
     @staticmethod
@@ -169,7 +170,7 @@ class NeighbourSum(torch.autograd.Function):
 
 
 def near(number: int, side: int, stride: int, weights: Tensor) -> tuple[slice, ...]:
-    """Where, in a map with room around it, every query finds its neighbour of this number."""
+    """The slices of a padded map with every query's neighbour of this number."""
     starts, sizes = divmod(number, side), weights.shape[2:4]
     down, along = (slice(at, at + (size - 1) * stride + 1, stride) for at, size in zip(starts, sizes, strict=True))
     return slice(None), down, along
@@ -200,7 +201,7 @@ class LocalRelationModule(Weighing):
         return self.relation.q(placed), self.relation.k(placed), self.relation.v(x)
 
     def weights(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
-        """(B,G,t,T), from where each pair of tokens stands."""
+        """Weights (B,G,t,T) over all tokens."""
         exact, layout = torch.promote_types(x.dtype, torch.float32), layout_of(context)
         q, k, _ = (part.to(exact).mT for part in self.project(x, context))  # (B,G,T)
         logits = compose(q[:, :, rows, None], k[:, :, None], self.spec.fit)  # (B,G,t,T)

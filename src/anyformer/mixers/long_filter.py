@@ -1,4 +1,4 @@
-"""Filters of Hyena: a short one with free taps, and long ones whose taps a small network computes from the lag."""
+"""Filters of Hyena: a short one with free taps, and long implicit ones whose taps a network computes from the lag."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.core.own_init import Starting, constant, normal, uniform
 from anyformer.kernels.full_precision import full_precision
 
-SLOW, FAST = 1.5, 0.3  # the first and last channel's window falls to LEFT after this share of the longest lag
+SLOW, FAST = 1.5, 0.3  # the first and last channel's window decays to LEFT after this fraction of the longest lag
 LEFT = 0.01
 
 
@@ -33,7 +33,7 @@ class ShortFilter(Starting):
 
 
 class Shifts(torch.autograd.Function):
-    """Sums of shifted copies, added in place: channels lie side by side, and nothing but x is kept for the way back."""
+    """A depthwise convolution as in-place sums of shifted copies; only x is saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, after: int) -> Tensor:
@@ -60,7 +60,7 @@ class Shifts(torch.autograd.Function):
 
 def together(late: Tensor, early: Tensor, lag: int) -> Tensor:
     """Products of tokens `lag` apart, summed: (D,)."""
-    if torch.compiler.is_compiling():  # sums of nearly equal length, fused, confuse it: zeros make them equal
+    if torch.compiler.is_compiling():  # zero padding gives equal lengths, as fusing sums of nearly equal lengths fails
         lag = max(-late.shape[1], min(lag, late.shape[1]))
         return (late * F.pad(early, (0, 0, lag, -lag))).sum((0, 1))
     late, early = pair(late, early, lag)
@@ -68,14 +68,14 @@ def together(late: Tensor, early: Tensor, lag: int) -> Tensor:
 
 
 def pair(late: Tensor, early: Tensor, lag: int) -> tuple[Tensor, Tensor]:
-    """The tokens of both that are `lag` apart; a negative lag looks ahead, and a lag beyond the text leaves none."""
+    """Slices of both that are `lag` tokens apart; negative lags look ahead; empty if the lag exceeds the text."""
     length = late.shape[1]
     rest = max(0, length - abs(lag))
     return (late[:, length - rest :], early[:, :rest]) if lag >= 0 else (late[:, :rest], early[:, length - rest :])
 
 
 class SineLayer(Starting):
-    """sin(frequency * (W x + b)), with a learned frequency a channel."""
+    """sin(frequency * (W x + b)), with a learned frequency per channel."""
 
     def __init__(self, inputs: int, outputs: int, frequency: float) -> None:
         super().__init__()
@@ -87,15 +87,15 @@ class SineLayer(Starting):
                        "frequency": constant(frequency)}  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """(L, inputs) to (L, outputs) in the dtype of x, however the weights are stored."""
+        """(L, inputs) to (L, outputs) in the dtype of x, whatever that of the weights."""
         return torch.sin(self.frequency.to(x.dtype) * F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype)))
 
 
 class LongFilter(Starting):
-    """h_k = exp(-a k / longest) * network(k) for each channel and filter; lag 0 has a free tap besides.
+    """h_k = exp(-a k / longest) * network(k) for each channel and filter; lag 0 has an additional free tap.
 
-    The network sees the lag's share of `longest` and sines and cosines of it, never the length of the text: a lag has
-    one tap, however long the text is.
+    The network's inputs are k / longest and sines and cosines of it, not the length of the text: the taps do not depend
+    on the length.
     """
 
     def __init__(self, channels: int, filters: int, sides: int, *, longest: int, bands: int, width: int, depth: int,
@@ -111,7 +111,7 @@ class LongFilter(Starting):
     def forward(self, lags: int) -> Tensor:
         """The taps of lags 0 .. lags - 1, (filters, sides, D, lags), in float32 or better."""
         dtype = torch.promote_types(self.taps.dtype, torch.float32)
-        with full_precision(self.taps.device):  # bf16 would confuse neighbouring lags
+        with full_precision(self.taps.device):  # bf16 cannot distinguish neighbouring lags
             share = torch.arange(lags, device=self.taps.device, dtype=dtype) / self.longest  # (lags,)
             turns = 2 * math.pi * share[:, None] * torch.arange(1, self.bands + 1, device=share.device)
             seen = torch.cat([share[:, None], turns.cos(), turns.sin()], -1)  # (lags, 1 + 2 bands)
@@ -121,7 +121,7 @@ class LongFilter(Starting):
             return taps + first
 
     def window(self, share: Tensor) -> Tensor:
-        """(D, lags): how much of a tap is left; each channel forgets at its own rate."""
+        """The exponential window (D, lags), with a decay rate per channel."""
         rates = torch.linspace(-math.log(LEFT) / SLOW, -math.log(LEFT) / FAST, self.channels,
                                device=share.device, dtype=share.dtype)  # fmt: skip
         return torch.exp(-rates[:, None] * share)

@@ -1,4 +1,4 @@
-"""Low-rank attention (Linformer): keys and values are first mixed over time into a few."""
+"""Low-rank attention (Linformer): keys and values are first projected along time to a fixed number."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from anyformer.slots import Mixer, Relative
 
 
 class LowRank(Mixer):
-    """Attention to `rank` mixtures of all keys and values instead of to the keys themselves.
+    """Attention to `rank` learned mixtures of all keys and values instead of to the keys themselves.
 
-    The mixtures are learned for every place up to `longest` and shared by all heads. Each is over the whole text, so
-    there is no causal form. Its maps show the weights over the mixtures.
+    The mixture weights are learned for every position up to `longest` and shared by all heads. Each is over the whole
+    text, so there is no causal form. Attention maps show the weights over the mixtures.
     """
 
     heads: int
@@ -64,7 +64,7 @@ class LowRankModule(AttentionModule):
     def prepare(
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
     ) -> AttentionInputs:
-        """Queries as they are; keys and values mixed over time, each document by itself."""
+        """Queries unchanged; keys and values mixed over time within each document."""
         length, rank = x.shape[1], self.low.rank
         if length > self.low.longest:
             raise UserError(f"{length} tokens meet a LowRank made for {self.low.longest}", where="LowRank.longest",
@@ -88,13 +88,13 @@ class LowRankModule(AttentionModule):
 
 
 class Mixtures(Starting):
-    """How much of every place goes into each mixture."""
+    """The learned mixture weights of every position."""
 
     def __init__(self, rank: int, longest: int) -> None:
         super().__init__()
         self.keys = nn.Parameter(torch.empty(rank, longest))
         self.values = nn.Parameter(torch.empty(rank, longest))
-        # So that a mixture of a text of full length is about as large as one token.
+        # So that a mixture over the full length has about the scale of one token.
         self.starts = {"keys": normal(longest**-0.5), "values": normal(longest**-0.5)}
 
     def forward(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

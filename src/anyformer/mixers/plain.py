@@ -1,4 +1,4 @@
-"""Attention before queries, keys and values: every token is compared with the others and takes their weighted mean."""
+"""Simplified attention without projections: each token is compared with the others and takes their weighted mean."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from anyformer.slots import HeadSizes, Mixer, Relative
 
 
 class Plain(Mixer):
-    """a_i = sum_j softmax(score(x_i, x_j)) x_j, with no parameter at all: a vector is query, key and value at once.
+    """a_i = sum_j softmax(score(x_i, x_j)) x_j, without parameters: a vector is query, key and value at once.
 
-    `score` is the product x_i.x_j (`"dot"`) or that over sqrt(D) (`"scaled"`). Any other score is a subclass that
-    answers `compare`:
+    `score` is the product x_i.x_j (`"dot"`) or that over sqrt(D) (`"scaled"`). For any other score subclass it and
+    override `compare`:
 
     >>> import torch
     >>> class Near(Plain):
@@ -44,7 +44,7 @@ class Plain(Mixer):
     )
 
     def compare(self, x: Tensor, keys: Tensor) -> Tensor | None:
-        """Scores (B,T,S) of tokens x (B,T,D) against keys (B,S,D); None is the product that `score` names."""
+        """Scores (B,T,S) of tokens x (B,T,D) against keys (B,S,D); None uses `score`."""
         return None
 
     def sizes(self, width: int) -> HeadSizes:
@@ -78,7 +78,7 @@ class PlainModule(Weighing):
             relative=self.relative, tables=tables,
         )  # fmt: skip
         own = self.spec.compare(q[:, 0], k[:, 0])
-        if own is not None:  # a score of the user's own takes the place of the product, which becomes 0
+        if own is not None:  # a user-defined score replaces the product, which becomes 0
             added = own[:, None] if scores.added is None else own[:, None] + scores.added
             scores, q = replace(scores, added=added), q * 0.0
         return AttentionInputs(q, k, v, scores)
@@ -90,5 +90,5 @@ class PlainModule(Weighing):
         return weights_of(p.q, p.k, p.scores, rows)
 
     def state(self, batch: int, limit: int | None) -> KVCache:
-        """The tokens seen so far."""
+        """An empty cache of the tokens so far."""
         return KVCache(limit=limit)

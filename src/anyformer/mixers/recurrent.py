@@ -1,4 +1,4 @@
-"""Recurrence: each token is read with what is remembered of those before it, and of those after it where it may."""
+"""Recurrent mixers: RNN, GRU and LSTM, uni- or bidirectional."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from anyformer.spec import field
 class Recurrent(Mixer):
     """h_t = cell(h_{t-1}, x_t) with torch's RNN (tanh), GRU or LSTM of `hidden` units, by default the width.
 
-    `directions` follows the stack: one where it is causal, else two, whose answers stand side by side; 1 reads forwards
-    only. What is not as wide as the stack is projected. `truncate` cuts the gradient every so many tokens of a text in
-    training; the answers stay the same.
+    `directions` follows the stack: one if it is causal, else two, whose outputs are concatenated; 1 is forward only.
+    The
+    output is projected if its width differs from the stack's. `truncate` is truncated backpropagation through time in
+    training, every that many tokens; outputs are unaffected.
     """
 
     cell: Kind = field(default="lstm", kw_only=False)  # Recurrent("gru")
@@ -31,9 +32,9 @@ class Recurrent(Mixer):
     hidden: int | None = None
     """Units of the state; the width if not given."""
     directions: Literal[1, 2] | None = None
-    """1 reads forwards only; one in a causal stack, else two if not given."""
+    """1 is forward only; by default one in a causal stack, else two."""
     truncate: int | None = None
-    """Tokens after which the gradient is cut in training; nowhere if not given."""
+    """Tokens after which the gradient is truncated in training; never if not given."""
 
     compiles: ClassVar[bool] = False
     about: ClassVar[About | None] = About(
@@ -75,14 +76,14 @@ class RecurrentModule(Uncompiled):
         return y if self.out is None else self.out(y)
 
     def read(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Whole lines (N,T,D), in one or both directions, to (N,T,directions x hidden)."""
+        """Run whole lines (N,T,D), in one or both directions, to (N,T,directions x hidden)."""
         y = self.along(self.forth, x)
         if self.back is None:
             return y
         return torch.cat([y, turned(self.along(self.back, turned(x, lengths)), lengths)], -1)
 
     def along(self, cell: Cell, x: Tensor) -> Tensor:
-        """One direction; in training the gradient goes back `truncate` tokens at most from where a piece ends."""
+        """Run one direction; in training the gradient goes back at most `truncate` tokens."""
         held, parts = cell.nothing(x), []
         for piece in pieces(x.shape[1], self.spec.truncate if self.training else None):
             y, held = cell(x[:, piece], tuple(part.detach() for part in held))
@@ -90,7 +91,7 @@ class RecurrentModule(Uncompiled):
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def step_by_step(self, x: Tensor, context: Context, state: RecurrentState) -> Tensor:
-        """Decoding where rows differ in padding or documents, or where every token's state must be kept."""
+        """Decoding if rows differ in padding or documents, or if every token's state must be kept."""
         fresh = self.forth.nothing(x)
         walk, steps = CarriedState(context, fresh, state.now if state.length else fresh), list[Held]()
         answers = []
@@ -102,12 +103,12 @@ class RecurrentModule(Uncompiled):
         return torch.stack(answers, 1).to(x.dtype)
 
     def state(self, batch: int, limit: int | None) -> RecurrentState:
-        """What the cell remembers, whatever the length of the text."""
+        """An empty recurrent state, whose size does not depend on the text's length."""
         return RecurrentState()
 
 
 def turned(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each line (N,T,D) from its last token to its first; what stands behind the last one stays."""
+    """Reverse each line (N,T,D) within its length; padding stays in place."""
     if lengths is None:
         return x.flip(1)
     t = torch.arange(x.shape[1], device=x.device)

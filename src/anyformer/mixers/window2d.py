@@ -1,4 +1,4 @@
-"""Attention inside square windows of a grid, which every second layer shifts by half a window (2103.14030)."""
+"""Attention within square windows of a grid, shifted by half a window in every second layer (Swin, 2103.14030)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from anyformer.slots import Mixer, Relative
 
 
 class Window2D(Mixer):
-    """Cells see those of their own window, `window` cells a side; `shift` moves all windows by half of that.
+    """Cells attend within their own window of `window` cells per side; `shift` moves all windows by half of that.
 
-    A learned number for each head and each (row, column) distance is added to the scores. Along an axis that is no
-    longer than the window there is one window and no shift. Tokens before the grid see all and are seen by all.
+    A learned bias for each head and (row, column) distance is added to the scores. Along an axis no longer than the
+    window there is one window and no shift. Leading tokens attend to all tokens and are visible to all.
     Layers alternate by `Stack(block=(Block(mixer=Window2D(...)), Block(mixer=Window2D(..., shift=True))))`.
     """
 
     heads: int
     """Attention heads."""
     window: int = 7
-    """Cells of a side of a window."""
+    """Window size in cells per side."""
     shift: bool = False
-    """Whether windows are moved by half their side."""
+    """Whether windows are shifted by half their size."""
     bias: bool = True
     """Whether the linear layers have a bias."""
     dropout: float = 0.0
@@ -72,19 +72,21 @@ class Axis(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether every window is full and holds neighbours only."""
+        """Whether every window is full and contiguous."""
         return not self.shift and self.size * self.pieces == self.length
 
     def window_of(self, device: torch.device) -> Tensor:
-        """The window each place belongs to, places past the end included; the shift cuts off a first one, -1."""
+        """The window of each place, including padding; a shift leaves a partial first window, -1."""
         places = torch.arange(self.size * self.pieces, device=device)
         return (places - self.shift).div(self.size, rounding_mode="floor")
 
 
 def windows(x: Tensor, down: Axis, along: Axis) -> Tensor:
-    """Cells (B,rows,columns,...) to (B,W,n,...), n cells of W windows; places past the end hold zeros.
+    """Cells (B,rows,columns,...) to (B,W,n,...), n cells of W windows, zero-padded.
 
-    A shift turns the grid round, so the last window along an axis holds the cut-off first one too: `seen` parts them.
+    A shift rolls the grid, so that the last window along an axis also holds the partial first one: `seen` masks them
+    from
+    each other.
     """
     spare = (down.size * down.pieces - down.length, along.size * along.pieces - along.length)
     if any(spare):
@@ -105,7 +107,7 @@ def grid(y: Tensor, down: Axis, along: Axis) -> Tensor:
 
 
 def ahead(x: Tensor, near: Tensor, leading: int) -> Tensor:
-    """Keys or values of the tokens before the grid, of (B,T,H,C), ahead of those of every window (B,W,H,n,C)."""
+    """Prepend the leading tokens' keys or values, of (B,T,H,C), to those of every window (B,W,H,n,C)."""
     led = x[:, :leading].transpose(1, 2)[:, None].expand(-1, near.shape[1], -1, -1, -1)
     return torch.cat([led, near], 3)
 
@@ -130,9 +132,9 @@ class Window2DModule(Weighing, Starting):
             near_k, near_v = ahead(k, near_k, layout.leading), ahead(v, near_v, layout.leading)
         seen = self.seen(context, down, along)
         bias = F.pad(self.bias(down.size, along.size), (layout.leading, 0)).to(x.dtype)  # (H,n,L+n)
-        if seen is None:  # all windows are alike: they are rows of a batch
+        if seen is None:  # no mask: windows are batch rows
             scores, dim = Scores(scale=self.scale, added=bias[None]), 0
-        else:  # they differ, the images of a batch do not: windows are heads
+        else:  # masks differ by window but not by image: windows are heads
             added = bias.expand(seen.shape[1], -1, -1, -1).flatten(0, 1)[None]
             allowed = seen[:, :, None].expand(-1, -1, heads, -1, -1).flatten(1, 2)
             scores, dim = Scores(scale=self.scale, added=added, allowed=allowed), 1
@@ -149,7 +151,7 @@ class Window2DModule(Weighing, Starting):
         return Axis.cut(rows, window, shift), Axis.cut(columns, window, shift)
 
     def bias(self, rows: int, columns: int) -> Tensor:
-        """What is added between the cells of a window, (H,n,n)."""
+        """The relative position bias between the cells of a window, (H,n,n)."""
         side, device = 2 * self.spec.window - 1, self.table.device
         row = torch.arange(rows, device=device).repeat_interleave(columns)
         column = torch.arange(columns, device=device).repeat(rows)
@@ -157,12 +159,12 @@ class Window2DModule(Weighing, Starting):
         return self.table[down * side + along].permute(2, 0, 1)
 
     def seen(self, context: Context, down: Axis, along: Axis) -> Tensor | None:
-        """Which keys a cell of a window sees, (B or 1, W, n, L+n); None where all windows are full and alike."""
+        """Visibility mask within windows, (B or 1, W, n, L+n); None if all windows are full."""
         if down.whole and along.whole and context.mask is None:
             return None
         layout, device = layout_of(context), context.index.device
-        numbers = down.window_of(device)[:, None] * (along.pieces + 2) + along.window_of(device)  # one a window
-        whole = Axis(len(numbers), *down[1:]), Axis(numbers.shape[1], *along[1:])  # numbers has no room to fill
+        numbers = down.window_of(device)[:, None] * (along.pieces + 2) + along.window_of(device)  # one per window
+        whole = Axis(len(numbers), *down[1:]), Axis(numbers.shape[1], *along[1:])  # no padding needed
         number = windows(numbers[None], *whole)  # (1,W,n)
         if context.mask is None:
             real = torch.ones(1, layout.rows, layout.columns, dtype=torch.bool, device=device)
@@ -177,7 +179,7 @@ class Window2DModule(Weighing, Starting):
         return torch.cat([led.expand(shape), together], -1)
 
     def weights(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
-        """(B,H,t,T), from where each pair of tokens stands."""
+        """Weights (B,H,t,T) over all tokens."""
         layout = layout_of(context)
         down, along = self.axes(layout.rows, layout.columns)
         exact = torch.promote_types(x.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""Convolutional networks and pairs of networks that use the parts; they stay outside the laws of token models."""
+"""Convolutional networks and pairs of networks built from the parts; not covered by the laws for token models."""
 
 from anyformer.nets.electra import Electra
 from anyformer.nets.lr_net import LRNet

@@ -1,4 +1,4 @@
-"""Batch normalisation of maps, whose running statistics are stored like every other number of the model."""
+"""Batch normalisation whose running statistics are parameters without gradient, stored like all others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOMENTUM = 0.1
 
 
 class BatchNorm(Starting):
-    """(x - mean) / sqrt(var + eps) * weight + bias for each channel of (B,C,H,W), over batch and places.
+    """(x - mean) / sqrt(var + eps) * weight + bias for each channel of (B,C,H,W), over batch and positions.
 
-    Statistics are the batch's in training and running ones otherwise; `frozen` always takes the running ones and learns
-    nothing (DETR's backbone). `gain` is where the weight starts: 0 lets a residual branch start as nothing.
+    Batch statistics in training, running ones otherwise; `frozen` always uses the running ones and is not trained
+    (DETR's backbone). `gain` is the initial weight: 0 makes a residual branch start at zero.
     """
 
     def __init__(self, channels: int, *, eps: float = 1e-5, frozen: bool = False, gain: float = 1.0) -> None:

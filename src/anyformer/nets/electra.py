@@ -1,4 +1,4 @@
-"""ELECTRA (2003.10555): a small generator replaces tokens, a discriminator tells which; both share an embedding."""
+"""ELECTRA (2003.10555): a small generator replaces tokens, a discriminator detects them; both share an embedding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from anyformer.heads import LM, Replaced
 from anyformer.mixers.attention import Attention
 from anyformer.slots import Network
 
-DISCRIMINATOR = "discriminator."  # begins the names of its weights
+DISCRIMINATOR = "discriminator."  # prefix of its weights
 
 
 class Electra(Network):
-    """A discriminator, and a generator of the same depth whose width is a `share` of it.
+    """A discriminator, and a generator of the same depth with a fraction `share` of its width.
 
-    The generator reads and names tokens by the discriminator's embedding: table, positions, segments and norm are its
-    own no second time. Called like the discriminator, which is what a user keeps; `generator` gives the other's spec.
+    The generator uses the discriminator's embedding (table, positions, segments and norm) for input and output. Called
+    like the discriminator, which is the final model; `generator` is the generator's spec.
     """
 
     about: ClassVar[About | None] = About(
@@ -36,9 +36,9 @@ class Electra(Network):
         "2003.10555", "1 + share^2 times an encoder",
     )  # fmt: skip
     discriminator: Model
-    """The encoder that tells which tokens were replaced."""
+    """The encoder that detects replaced tokens."""
     share: float = 0.25
-    """Width, heads and feed of the generator over those of the discriminator."""
+    """Size of the generator (width, heads, feed-forward) relative to the discriminator."""
 
     def check(self) -> None:
         check_fraction("Electra", "share", self.share, zero=False, one=True, fix="use 0.25")
@@ -50,7 +50,7 @@ class Electra(Network):
 
     @property
     def embed(self) -> Tokens:
-        """The embedding that both share."""
+        """The shared embedding."""
         assert isinstance(self.discriminator.embed, Tokens)
         return self.discriminator.embed
 
@@ -61,7 +61,7 @@ class Electra(Network):
 
     @property
     def generator(self) -> Model:
-        """The generator as a network of its own, which names hidden tokens."""
+        """The generator's spec as a stand-alone masked LM."""
         wide = self.discriminator.plain_stack
         blocks = tuple(narrow_block(block, self.share) for block in wide.tiles)
         heads = max((heads_of(block) for block in blocks), default=1)
@@ -73,12 +73,12 @@ class Electra(Network):
         return self.discriminator.replace(embed=embed, stack=stack, head=head)
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> ElectraModule:
-        """Both nets with fresh weights, as `Model.build`."""
+        """Build both networks with fresh weights, as `Model.build`."""
         return materialise(self, lambda: ElectraModule(self), self.discriminator.init, device, dtype, seed)
 
 
 def narrow_block(block: Block, share: float) -> Block:
-    """A block with a share of the heads and of the feed's channels, at least one of each."""
+    """A block with a fraction of the heads and feed-forward channels, at least one of each."""
     mixer, feed = block.mixer, block.feed
     if isinstance(mixer, Attention):
         mixer = mixer.replace(heads=max(1, round(mixer.heads * share)))
@@ -88,12 +88,12 @@ def narrow_block(block: Block, share: float) -> Block:
 
 
 def heads_of(block: Block) -> int:
-    """Heads of a block's attention, which its width must be a multiple of."""
+    """Heads of a block's attention, which must divide its width."""
     return block.mixer.heads if isinstance(block.mixer, Attention) else 1
 
 
 class TokenGenerator(nn.Module):
-    """A generator without an embedding: what it reads comes from the discriminator's."""
+    """The generator without an embedding: it uses the discriminator's."""
 
     def __init__(self, spec: Model) -> None:
         super().__init__()
@@ -112,11 +112,11 @@ class ElectraModule(nn.Module):
         self.generator = TokenGenerator(spec.generator)
 
     def forward(self, tokens: Tensor, *, mask: Mask | None = None, segments: Tensor | None = None) -> Output:
-        """The discriminator's answer: one logit a token (B,T,1), above 0 means replaced."""
+        """The discriminator's output: one logit per token (B,T,1), above 0 means replaced."""
         return self.discriminator(tokens, mask=mask, segments=segments)
 
     def read_hidden(self, tokens: Tensor, *, mask: Mask | None = None, segments: Tensor | None = None) -> Output:
-        """The generator's pass over tokens (B,T) of which some are hidden, without its head."""
+        """The generator's pass over partially masked tokens (B,T), without its head."""
         embed = self.discriminator.embed
         context = embed.layout(tokens, mask=mask, segments=segments)
         x = embed.before_project(tokens, context)
@@ -125,12 +125,12 @@ class ElectraModule(nn.Module):
         return Output(hidden, losses=losses, context=self.generator.stack.after(context))
 
     def name_tokens(self, hidden: Tensor, context: Any) -> Tensor:
-        """The generator's logits (B,K,V) of hidden states (B,K,D)."""
+        """The generator's logits (B,K,V) from hidden states (B,K,D)."""
         logits: Tensor = self.generator.head(hidden, context, self.discriminator.table()).logits
         return logits
 
     def generator_alone(self) -> ModelModule:
-        """The generator as a network of its own, with a copy of what it shares."""
+        """The generator as a stand-alone network, with a copy of the shared embedding."""
         spec = self.spec.generator
         first = next(self.parameters())
         made = spec.build(device=first.device, dtype=first.dtype, seed=0)

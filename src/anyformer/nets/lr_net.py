@@ -18,9 +18,9 @@ from anyformer.nets.stages import Staged, Stages
 class LRNet(Staged):
     """Stages of bottlenecks: 1x1, local relation of `window` x `window`, 1x1; each stage but the first halves the maps.
 
-    `depths` are blocks a stage, `width` a quarter of the first stage's channels and `middle` those inside its
+    `depths` are blocks per stage, `width` a quarter of the first stage's channels and `middle` those inside its
     bottlenecks (both doubled by each stage). Channels share weights in groups of `share`. The `imagenet` stem (1x1,
-    local relation of stride 2, pooling) divides by 4, that of `small` images by nothing.
+    local relation of stride 2, pooling) has stride 4, that for `small` images stride 1.
 
     >>> LRNet().channels, LRNet().stride
     (2048, 32)
@@ -49,7 +49,7 @@ class LRNet(Staged):
 
 
 class Related(nn.Module):
-    """A local relation layer, its batch norm and ReLU: what stands where a ResNet has a 3x3 convolution."""
+    """A local relation layer with batch norm and ReLU, which replaces a ResNet's 3x3 convolution."""
 
     def __init__(self, channels: int, spec: LRNet, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Self-attention between all places of a map (1805.08318), gated so that it starts as nothing."""
+"""Self-attention between all positions of a feature map (1805.08318), gated so that it starts as the identity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from anyformer.core.attend import Scores, attend, weights_of
 from anyformer.core.own_init import Starting, constant
 from anyformer.nets.spectral import SpectralConv
 
-SCORES = Scores(scale=1.0)  # the paper divides by nothing
+SCORES = Scores(scale=1.0)  # the paper does not scale
 
 
 class MapAttention(Starting):
     """x + gamma * out(softmax(query(x) key(x)') value(x)), every part a 1x1 convolution under spectral normalisation.
 
-    Queries and keys have C/8 channels, values C/2. `gamma` starts at 0: the map goes through unchanged, to the bit.
+    Queries and keys have C/8 channels, values C/2. `gamma` starts at 0: initially the map is unchanged, bit-exactly.
     """
 
     def __init__(self, channels: int) -> None:
@@ -35,7 +35,7 @@ class MapAttention(Starting):
         return x + self.gamma * self.out(seen[:, 0].mT.unflatten(2, x.shape[2:]))
 
     def weights(self, x: Tensor) -> Tensor:
-        """Where each place of (B,C,H,W) looks: (B, HW, HW), rows sum to 1."""
+        """Attention weights between positions of (B,C,H,W): (B, HW, HW), rows sum to 1."""
         return weights_of(places(self.query(x)), places(self.key(x)), SCORES)[:, 0]
 
 

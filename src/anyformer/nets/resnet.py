@@ -1,4 +1,4 @@
-"""Residual convolutional networks (1512.03385), as backbones: images into maps."""
+"""Residual convolutional networks (1512.03385) as backbones: images into feature maps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anyformer.nets.stages import GROWTH, Staged, Stages
 
 
 class ResNet(Staged):
-    """Stages of bottlenecks: 1x1, 3x3, 1x1, with a sum around them; each stage but the first halves the maps.
+    """Stages of residual bottlenecks: 1x1, 3x3, 1x1; each stage but the first halves the maps.
 
-    `depths` are blocks a stage, `width` the middle channels of the first stage (doubled by each). The `imagenet` stem
-    divides by 4 (7x7 of stride 2, then pooling), that of `small` images by nothing. The stride sits in the 3x3.
-    `frozen` fixes all batch norms, the stem and the first stage, as detectors do that start from trained weights.
+    `depths` are blocks per stage, `width` the middle channels of the first stage (doubled by each). The `imagenet` stem
+    has stride 4 (7x7 of stride 2, then pooling), that for `small` images stride 1. The stride is in the 3x3.
+    `frozen` freezes all batch norms, the stem and the first stage, as detectors do with pretrained backbones.
 
     >>> ResNet().channels, ResNet().stride
     (2048, 32)
@@ -30,14 +30,14 @@ class ResNet(Staged):
     )
 
     frozen: bool = False
-    """Whether batch norms, stem and first stage stay as they are."""
+    """Whether batch norms, stem and first stage are frozen."""
 
     def build(self) -> nn.Module:
         return ResNetModule(self)
 
 
 class Convolved(nn.Module):
-    """A convolution without bias, its batch norm, and ReLU unless it ends a branch."""
+    """A convolution without bias, batch norm, and ReLU unless it ends a branch."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, act: bool = True, frozen: bool = False
@@ -53,7 +53,7 @@ class Convolved(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """relu(x + expand(spatial(reduce(x)))); `spatial` is whatever mixes neighbours, a 3x3 convolution if left out."""
+    """relu(x + expand(spatial(reduce(x)))); `spatial` is a 3x3 convolution by default."""
 
     def __init__(
         self, inputs: int, middle: int, outputs: int, *, stride: int = 1, spatial: nn.Module | None = None,

@@ -1,4 +1,4 @@
-"""SAGAN (1805.08318): a generator and a discriminator of images, both with self-attention on their maps."""
+"""SAGAN (1805.08318): a generator and a discriminator of images, both with self-attention on their feature maps."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from anyformer.nets.map_attention import MapAttention
 from anyformer.nets.spectral import SpectralConv, SpectralLinear, SpectralTable
 from anyformer.slots import Network
 
-START = 4  # side of the maps that the noise becomes
+START = 4  # side of the generator's first feature maps
 
 
 class SaganChannels(NamedTuple):
-    """Channels over the width: of the generator's start and every doubling, of every discriminator block."""
+    """Channel multipliers of the width: of the generator's start and up-blocks, and of the discriminator's blocks."""
 
     generator: tuple[int, ...]
     discriminator: tuple[int, ...]
-    halvings: int  # blocks of the discriminator, from the first on, that halve the maps
+    halvings: int  # number of first discriminator blocks that halve the maps
 
     def sides(self, size: int) -> tuple[list[int], list[int]]:
-        """Sides of the maps after each block of both nets."""
+        """Side of the feature maps after each block of both networks."""
         up = [START * 2**i for i in range(1, len(self.generator))]
         down = [size >> min(i + 1, self.halvings) for i in range(len(self.discriminator))]
         return up, down
@@ -44,11 +44,11 @@ LAYOUTS = {
 
 
 class SAGAN(Network):
-    """Images from noise and a class; `attention` is the side of the maps that attend, None leaves attention out.
+    """Images from noise and a class; `attention` is the side of the feature maps with self-attention, None for none.
 
-    The generator doubles 4x4 maps by residual blocks under class-conditional batch norm; the discriminator halves and
-    adds the class by projection (1802.05637). Every weight is spectrally normalised. `width` are the channels that the
-    published multiples (16 to 1 at 128) are of.
+    The generator upsamples 4x4 maps by residual blocks with class-conditional batch norm; the discriminator downsamples
+    and adds the class by projection (1802.05637). Every weight is spectrally normalised. `width` is the base number of
+    channels of the published multipliers (16 to 1 at 128).
 
     >>> SAGAN(size=32, attention=16, width=4).build(seed=0).generate(torch.zeros(2, 128)).shape
     torch.Size([2, 3, 32, 32])
@@ -61,15 +61,15 @@ class SAGAN(Network):
     size: Literal[32, 64, 128] = 128
     """Rows and columns of an image."""
     classes: int = 1
-    """Classes of images; the data decides."""
+    """Number of classes; set by the data."""
     attention: int | None = 32
-    """Side of the maps that attend; None: attention is left out."""
+    """Side of the feature maps with self-attention; None: no attention."""
     width: int = 64
-    """Channels that the published multiples are of."""
+    """Base number of channels."""
     noise: int = 128
-    """Random numbers that an image is drawn from."""
+    """Dimension of the noise."""
     colours: int = 3
-    """Channels of an image, 1 for gray; the data decides."""
+    """Channels of an image, 1 for gray; set by the data."""
 
     def check(self) -> None:
         for name in ("classes", "width", "noise", "colours"):
@@ -86,7 +86,7 @@ class SAGAN(Network):
 
 
 class ClassBatchNorm(Starting):
-    """Batch norm whose factor and shift are the class's own (1707.00683)."""
+    """Class-conditional batch norm (1707.00683)."""
 
     def __init__(self, classes: int, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
@@ -117,18 +117,18 @@ class UpBlock(nn.Module):
         """(B,C,H,W) to (B,C',2H,2W)."""
         y = self.conv1(twice(F.relu(self.norm1(x, labels))))
         y = self.conv2(F.relu(self.norm2(y, labels)))
-        return y + twice(self.shortcut(x))  # a 1x1 convolution before repeating gives what it gives after, for less
+        return y + twice(self.shortcut(x))  # a 1x1 convolution commutes with upsampling and is cheaper before it
 
 
 def twice(x: Tensor) -> Tensor:
-    """Every place four times."""
+    """Nearest-neighbour upsampling by 2."""
     return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
 class DownBlock(nn.Module):
-    """A residual block of the discriminator: ReLU, 3x3, ReLU, 3x3, mean of 2x2 where `halve`.
+    """A residual block of the discriminator: ReLU, 3x3, ReLU, 3x3, average pooling if `halve`.
 
-    The `first` sees pixels, which have no sign to cut off, and leaves the ReLU before them out.
+    The `first` omits the ReLU on its input, the pixels.
     """
 
     def __init__(self, inputs: int, outputs: int, *, halve: bool, first: bool) -> None:
@@ -159,7 +159,7 @@ class Generator(nn.Module):
         self.end = SpectralConv(channels[-1], spec.colours, 3)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
-        """Noise (B,Z) and classes (B,) to images (B,colours,H,W) between -1 and 1."""
+        """Noise (B,Z) and labels (B,) to images (B,colours,H,W) between -1 and 1."""
         x = self.start(z).unflatten(1, (-1, START, START))  # (B,C,4,4)
         for i, block in enumerate(self.blocks):
             x = block(x, labels)
@@ -183,7 +183,7 @@ class Discriminator(nn.Module):
         self.classes = SpectralTable(spec.classes, channels[-1])
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Images (B,colours,H,W) and classes (B,) to scores (B,); above 0 means real."""
+        """Images (B,colours,H,W) and labels (B,) to logits (B,); above 0 means real."""
         x = images
         for i, block in enumerate(self.blocks):
             x = block(x)
@@ -205,18 +205,19 @@ class SAGANModule(nn.Module):
         return self.generate(z, labels)
 
     def draw_noise(self, rows: int) -> Tensor:
-        """Noise (B,`noise`) from torch's own generator of the nets' device."""
+        """Noise (B,`noise`) from torch's global generator of the network's device."""
         weight = self.generator.start.weight
         return torch.randn(rows, self.spec.noise, device=weight.device)
 
     def generate(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Images (B,colours,H,W) between -1 and 1 from noise (B,`noise`); one class alone needs no `labels` (B,)."""
+        """Images (B,colours,H,W) between -1 and 1 from noise (B,`noise`); with a single class `labels` may be
+        omitted."""
         if z.dim() != 2 or z.shape[1] != self.spec.noise:
             raise UserError(f"noise has shape {tuple(z.shape)}", where="z", fix=f"expected (B, {self.spec.noise})")
         return self.generator(z.to(self.dtype), self.checked(labels, z))
 
     def discriminate(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Scores (B,) of images (B,colours,H,W) between -1 and 1: above 0 means real."""
+        """Logits (B,) of images (B,colours,H,W) between -1 and 1: above 0 means real."""
         shape = (self.spec.colours, self.spec.size, self.spec.size)
         if images.dim() != 4 or images.shape[1:] != shape:
             raise UserError(f"images have shape {tuple(images.shape)}", where="images", fix=f"expected (B, {shape})")
@@ -225,7 +226,7 @@ class SAGANModule(nn.Module):
         return self.discriminator(images.to(self.dtype), self.checked(labels, images))
 
     def checked(self, labels: Tensor | None, rows: Tensor) -> Tensor:
-        """Classes that fit the rows; the range is looked at where that waits for no GPU."""
+        """Validate labels; their range is only checked if that needs no GPU synchronisation."""
         classes = self.spec.classes
         if labels is None and classes == 1:
             return torch.zeros(rows.shape[0], dtype=torch.long, device=rows.device)

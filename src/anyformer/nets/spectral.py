@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from anyformer.core.own_init import Starting, constant, uniform
 from anyformer.kernels.full_precision import full_precision
 
-FIRST = 15  # power iterations at the start, so that a fresh layer is normalised before its first training pass
+FIRST = 15  # power iterations at initialisation, so that a fresh layer is normalised before its first training pass
 EPS = 1e-12
 
 
 class Spectral(Starting):
-    """A weight W used as W / s, s = u'Wv, its first dimension against all others; weights start as Glorot's.
+    """A weight W used as W / s, s = u'Wv, flattened to its first dimension times all others; Glorot initialisation.
 
-    `u` estimates the first left singular vector and moves one power iteration with every pass in training. The right
-    one follows from it: v = W'u / |W'u|. Gradients take u and v as fixed.
+    `u` estimates the first left singular vector by one power iteration per training pass. The right one follows from
+    it:
+    v = W'u / |W'u|. Gradients treat u and v as constants.
     """
 
     def __init__(self, shape: tuple[int, ...], *, bias: bool = True) -> None:
@@ -34,7 +35,7 @@ class Spectral(Starting):
         self.starts["bias"] = constant(0)
 
     def first(self, p: Tensor, generator: torch.Generator | None) -> None:
-        """A random direction, turned towards the first singular vector of the weight, which is filled before it."""
+        """Initialise u: a random vector after FIRST power iterations on the weight, which is initialised before it."""
         exact = torch.promote_types(p.dtype, torch.float32)
         matrix, u = self.weight.flatten(1).to(exact), p.normal_(generator=generator).to(exact)
         for _ in range(FIRST):
@@ -42,12 +43,12 @@ class Spectral(Starting):
         p.copy_(u)
 
     def normed(self) -> Tensor:
-        """W / s, in the weight's type; the estimate is made in single precision at least."""
+        """W / s, in the weight's dtype; the estimate is in float32 or better."""
         with full_precision(self.weight.device):
             matrix = self.weight.flatten(1)  # (out, rest)
             matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
             with torch.no_grad():
-                u = unit(self.u.to(matrix.dtype))  # a mean over time, as a running mean of weights has it, is shorter
+                u = unit(self.u.to(matrix.dtype))  # an EMA of unit vectors is shorter than 1
                 if self.training and self.weight.requires_grad:
                     u = turned(matrix, u)
                     self.u.copy_(u)
@@ -65,7 +66,7 @@ def unit(vector: Tensor) -> Tensor:
 
 
 class SpectralConv(Spectral):
-    """A convolution of odd `kernel` that keeps the size of its maps (B,C,H,W)."""
+    """A convolution of odd `kernel` with "same" padding."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> None:
         super().__init__((outputs, inputs, kernel, kernel), bias=bias)
@@ -86,7 +87,7 @@ class SpectralLinear(Spectral):
 
 
 class SpectralTable(Spectral):
-    """One vector a class."""
+    """One vector per class."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__((classes, width), bias=False)

@@ -1,4 +1,4 @@
-"""What residual networks share: a stem, then stages of blocks, each of which but the first halves the maps."""
+"""Shared by residual networks: a stem, then stages of blocks, each of which but the first halves the maps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from anyformer.errors import UserError, check_range
 from anyformer.slots import Backbone
 
-GROWTH = 4  # channels of a bottleneck's end over those of its middle
+GROWTH = 4  # output channels of a bottleneck relative to its middle
 
 
 class Staged(Backbone, slot=True):
-    """`depths` are blocks a stage, `width` the channels of the first stage over `GROWTH` (doubled by each).
+    """`depths` are blocks per stage, `width` the first stage's channels over `GROWTH` (doubled by each).
 
-    The `imagenet` stem divides by 4 (stride 2, then pooling), that of `small` images by nothing.
+    The `imagenet` stem has stride 4 (stride 2, then pooling), that for `small` images stride 1.
     """
 
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -25,7 +25,7 @@ class Staged(Backbone, slot=True):
     width: int = 64
     """A quarter of the channels of the first stage, doubled by each stage."""
     stem: Literal["imagenet", "small"] = "imagenet"
-    """First layers: dividing by 4 (imagenet), or by nothing (small)."""
+    """Stem: stride 4 (imagenet) or 1 (small)."""
     colours: int = 3
     """Colour channels of the images."""
 
@@ -51,7 +51,7 @@ class Staged(Backbone, slot=True):
 
 
 class Stages(nn.Module):
-    """`block(inputs, outputs, stage, stride)` makes each block; paths of parameters are `stem.…` and `stages.0.1.…`."""
+    """`block(inputs, outputs, stage, stride)` makes each block; parameter paths are `stem.…` and `stages.0.1.…`."""
 
     def __init__(self, spec: Staged, stem: nn.Module, block: Callable[[int, int, int, int], nn.Module]) -> None:
         super().__init__()

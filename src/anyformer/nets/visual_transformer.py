@@ -1,4 +1,4 @@
-"""Visual Transformers (2006.03677): a few visual tokens drawn from the maps, related, and given back to the maps."""
+"""Visual Transformers (2006.03677): a few visual tokens pooled from feature maps, transformed, and projected back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from anyformer.spec import field
 
 
 class VisualTransformer(Backbone):
-    """`depth` rounds over the maps X of `backbone`: tokenizer, one `block` over `tokens` tokens T, projector.
+    """`depth` rounds over the feature maps X of `backbone`: tokenizer, one `block` over `tokens` tokens T, projector.
 
-    Tokens are weighted means over all places, T = softmax_places(X A)' X V. A `filter` tokenizer learns A; a
-    `recurrent` one makes it from the last round's tokens, A = (T W)' (the first round has none and is a filter).
-    The projector adds softmax_tokens(X Q (T K)' / sqrt(D)) T U to the maps. In place of a ResNet's last stage:
+    Tokens are weighted means over all positions, T = softmax_positions(X A)' X V. A `filter` tokenizer learns A; a
+    `recurrent` one computes it from the last round's tokens, A = (T W)' (the first round is a filter). The projector
+    adds softmax_tokens(X Q (T K)' / sqrt(D)) T U to the maps. To replace a ResNet's last stage:
     `VisualTransformer(backbone=ResNet(depths=(3, 4, 6)))`.
 
     >>> VisualTransformer().channels, VisualTransformer().stride
@@ -48,7 +48,7 @@ class VisualTransformer(Backbone):
     width: int = 512
     """Channels of a token."""
     tokenizer: Literal["filter", "recurrent"] = "recurrent"
-    """How tokens are drawn from the maps: learned filters, or the last round's tokens."""
+    """How tokens are pooled from the maps: by learned filters, or from the last round's tokens."""
     block: Block = field(default_factory=lambda: Block(mixer=Attention(heads=8), feed=MLP(act="relu", width=512)))
     """The block over the tokens."""
 
@@ -93,7 +93,7 @@ class VisualTransformerModule(nn.Module):
         return self.look(pixels)[0]
 
     def look(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The maps, and what each round's tokens were made of: (B,L,H,W), each sums to 1 over the places."""
+        """The maps, and each round's tokenizer weights (B,L,H,W), which sum to 1 over positions."""
         maps = self.backbone(pixels)  # (B,C,H,W)
         x, tokens, shares = maps.flatten(2).mT, None, []
         for step in self.rounds:
@@ -103,7 +103,7 @@ class VisualTransformerModule(nn.Module):
 
     @torch.no_grad()
     def token_maps(self, pixels: Tensor) -> list[Tensor]:
-        """Where each visual token looked, (B,L,H,W) a round, to be drawn over the image."""
+        """The tokenizer weights of each visual token, (B,L,H,W) per round, to draw over the image."""
         return self.look(pixels)[1]
 
 
@@ -123,7 +123,8 @@ class Round(nn.Module):
         self.back = LinearLayer(width, channels, bias=False)
 
     def forward(self, x: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Places (B,N,C) and the last round's tokens (B,L,D), to both anew and the tokenizer's weights (B,L,N)."""
+        """Positions (B,N,C) and the last round's tokens (B,L,D), to both updated and the tokenizer's weights
+        (B,L,N)."""
         if self.filter is not None:
             scores = self.filter(x).mT
         else:
@@ -134,6 +135,6 @@ class Round(nn.Module):
         tokens, losses = self.block(drawn, lay_out(drawn.shape[0], drawn.shape[1], drawn.device), None, ())
         if losses:
             raise UserError(f"the loss {next(iter(losses))} of a feed cannot leave a backbone", fix="use feed=MLP(...)")
-        # (X Q)(T K)' = X (T K Q')': there are far fewer tokens than places, so Q meets those.
+        # (X Q)(T K)' = X (T K Q')': cheaper, since there are far fewer tokens than positions.
         fit = x @ (self.key(tokens) @ self.query.weight).mT * tokens.shape[-1] ** -0.5  # (B,N,L)
         return x + fit.softmax(-1) @ self.back(tokens), tokens, share

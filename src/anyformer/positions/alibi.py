@@ -53,7 +53,7 @@ class AlibiModule(nn.Module):
 
 
 def slopes(heads: int) -> list[float]:
-    """One slope a head: 2^(-8/n), 2^(-16/n), ... for n a power of two; other counts take every second one of 2n too.
+    """One slope per head: 2^(-8/n), 2^(-16/n), ... for n a power of two; others add every second slope of 2n.
 
     >>> slopes(8)[:3]
     [0.5, 0.25, 0.125]

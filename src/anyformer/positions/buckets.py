@@ -1,4 +1,4 @@
-"""T5's relative positions (1910.10683): distances fall into buckets, each with a learned bias a head."""
+"""T5's relative positions (1910.10683): distances fall into buckets, each with a learned bias per head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyformer.slots import Relative
 class Buckets(Relative):
     """Half the buckets are exact distances, the rest grow logarithmically up to `distance`; one table for all layers.
 
-    Without causal order, half of all buckets serve keys to the right.
+    If not causal, half of all buckets are for keys to the right.
     """
 
     about: ClassVar[About | None] = About("score = q_i . k_j + b[h, bucket(i - j)]", "1910.10683", "H T S")
@@ -27,7 +27,7 @@ class Buckets(Relative):
     buckets: int = 32
     """Number of buckets of distances."""
     distance: int = 128
-    """Distance from which all share the last bucket."""
+    """Distance from which all are in the last bucket."""
 
     wide_bias: ClassVar[bool] = True
 
@@ -65,13 +65,13 @@ class BucketsModule(nn.Module):
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         if context.positions.is_floating_point():
             raise UserError(f"positions have type {context.positions.dtype}", fix="Buckets takes whole numbers")
-        # Tables are tensors only; the direction travels as the length of an empty-or-not tensor, a Python fact.
+        # Tables must be tensors; the direction is passed as a tensor's length (0 or 1), which is static when compiled.
         return self.table.weight, torch.empty(0 if self.causal else 1, device=context.positions.device)
 
 
 def rows_of(weight: Tensor, found: Tensor) -> Tensor:
-    """weight[found]. To train it on a GPU, as a product: looked up, thousands of places would each add their gradient
-    to one of a few rows, one after the other."""
+    """weight[found]. For training on a GPU as a one-hot matmul: an indexed lookup would accumulate thousands of
+    gradients into few rows serially."""
     if weight.is_cuda and weight.requires_grad and torch.is_grad_enabled():
         return F.one_hot(found, weight.shape[0]).to(weight.dtype) @ weight
     return weight[found]
@@ -87,7 +87,7 @@ def bucket(offset: Tensor, buckets: int, distance: int, both_ways: bool) -> Tens
     else:
         away = (-offset).clamp(min=0)
     exact = buckets // 2
-    # float32 as in the original: at the edges of a bucket another precision would round to its neighbour.
+    # float32 as in the original: at bucket edges another precision would round to the neighbouring bucket.
     grown = torch.log(away.clamp(min=1).float() / exact) / math.log(distance / exact) * (buckets - exact)
     far = (exact + grown.long()).clamp(max=buckets - 1)
     return found + torch.where(away < exact, away, far)

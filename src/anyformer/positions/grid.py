@@ -19,10 +19,10 @@ from anyformer.slots import Position
 class Grid(Position):
     """A learned vector for each of rows x columns patches, and one for each of `extra` leading tokens (class token).
 
-    Patches fills in the three sizes from its own, so that they are written once.
+    The embedding fills in the three sizes.
 
-    `resample="size"` asks for the exact target size, as transformers does; `"scale"` is DINO's published arithmetic
-    (a scale factor with 0.1 added against rounding), kept for its checkpoints.
+    `resample="size"` interpolates to the exact target size, as transformers does; `"scale"` is DINO's original
+    arithmetic (a scale factor with 0.1 added against rounding), for its checkpoints.
     """
 
     about: ClassVar[About | None] = About("x_rc + P[r, c], resampled for another size", "2010.11929", "T D")
@@ -43,7 +43,7 @@ class Grid(Position):
                 raise UserError(f"{name} {value} is below {least}", where="Grid", fix="leave it to the embedding")
 
     def over(self, rows: int, columns: int, extra: int) -> Grid:
-        """This kind of position with the sizes it was left without."""
+        """The same with missing sizes filled in."""
         mine = (self.rows, self.columns, self.extra)
         sizes = [own if own is not None else given for own, given in zip(mine, (rows, columns, extra), strict=True)]
         return self.replace(rows=sizes[0], columns=sizes[1], extra=sizes[2])
@@ -69,7 +69,7 @@ class GridModule(nn.Module):
 
 
 def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int], extra: int = 1, resample: str = "size") -> Tensor:
-    """The table (extra + N, D) for another grid of patches; the same grid gives the table itself."""
+    """Resample the table (extra + N, D) for another grid of patches; unchanged for the same grid."""
     if new == old:
         return table
     width = table.shape[1]

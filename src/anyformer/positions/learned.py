@@ -1,4 +1,4 @@
-"""Learned absolute positions: one trained vector a position."""
+"""Learned absolute positions: one trained vector per position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No relative positions: attention sees a set."""
+"""No relative positions: attention is permutation-equivariant."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from anyformer.slots import Relative
 
 
 class NoRelative(Relative):
-    """Nothing is turned and nothing is added."""
+    """No rotation and no bias."""
 
     about: ClassVar[About | None] = About("score = q_i . k_j", "-", "0")
 

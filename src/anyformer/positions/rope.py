@@ -1,4 +1,4 @@
-"""Rotary positions (2104.09864) and the ways to stretch them over longer texts."""
+"""Rotary positions (2104.09864) and their context-extension scalings."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from anyformer.spec import Spec
 
 
 class Scaling(Spec, slot=True):
-    """How frequencies change so that a model reads longer texts than it was trained on."""
+    """Changes the frequencies for texts longer than in training."""
 
     def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
-        """Radians a position for each pair of channels, (width / 2,)."""
+        """Radians per position for each pair of channels, (width / 2,)."""
         raise NotImplementedError
 
     @property
     def gain(self) -> float:
-        """Factor on cosines and sines, and so, squared, on the scores."""
+        """Factor on cosines and sines, which scales the scores by its square."""
         return 1.0
 
     @property
     def trained(self) -> int | None:
-        """The length beyond which frequencies depend on the length at hand, where they do."""
+        """The length beyond which frequencies depend on the current length; None if they never do."""
         return None
 
 
@@ -48,7 +48,7 @@ class LinearScaling(Scaling):
 
 
 class NTKScaling(Scaling):
-    """A larger base: slow frequencies stretch by about `factor`, fast ones hardly change."""
+    """NTK-aware scaling by a larger base: slow frequencies are stretched by about `factor`, fast ones hardly change."""
 
     factor: float
     """How many times longer than in training texts become."""
@@ -61,9 +61,9 @@ class NTKScaling(Scaling):
 
 
 class DynamicScaling(Scaling):
-    """NTK whose factor follows the text: none up to `original` tokens, growing beyond.
+    """NTK-aware scaling whose factor follows the length: none up to `original` tokens, growing beyond.
 
-    The rotation of earlier keys then depends on what comes later, so it cannot be decoded past `original` with a cache.
+    The rotation of earlier keys then depends on the length, so that a KV cache cannot grow past `original` tokens.
     """
 
     factor: float
@@ -87,16 +87,17 @@ class DynamicScaling(Scaling):
 
 
 class YarnScaling(Scaling):
-    """YaRN (2309.00071): fast frequencies stay, slow ones are interpolated, a ramp between; scores gain a little."""
+    """YaRN (2309.00071): fast frequencies are kept, slow ones interpolated, with a ramp between; scores are scaled
+    up."""
 
     factor: float
     """How many times longer than in training texts become."""
     original: int
     """Context length the model was trained with, in tokens."""
     fast: float = 32.0
-    """Turns over the original length from which a frequency is kept."""
+    """Rotations over the original length above which a frequency is kept."""
     slow: float = 1.0
-    """Turns below which it is stretched whole."""
+    """Rotations below which a frequency is fully interpolated."""
     attention: float | None = None
     """Factor on cosines and sines; the paper's 0.1 ln(factor) + 1 if not given."""
     truncate: bool = True
@@ -123,14 +124,14 @@ class YarnScaling(Scaling):
 
 
 class Llama3Scaling(Scaling):
-    """Llama 3.1: long waves are divided by `factor`, short ones kept, those between blended."""
+    """Llama 3.1: low frequencies are divided by `factor`, high ones kept, those between blended."""
 
     factor: float = 8.0
     """How many times longer than in training texts become."""
     low: float = 1.0
-    """Waves longer than original / low are stretched whole."""
+    """Wavelengths longer than original / low are fully scaled."""
     high: float = 4.0
-    """Waves shorter than original / high are kept."""
+    """Wavelengths shorter than original / high are kept."""
     original: int = 8192
     """Context length the model was trained with, in tokens."""
 
@@ -152,10 +153,10 @@ class Llama3Scaling(Scaling):
 
 
 class Rope(Relative):
-    """Queries and keys turn by their position, so that a score depends on the difference of positions only.
+    """Queries and keys are rotated by their position, so that a score depends only on the difference of positions.
 
-    `width` turns that many channels of each head and leaves the rest (None: all). `layout="half"` pairs channel i with
-    i + width/2 (GPT-NeoX, Llama in transformers), `"interleaved"` pairs neighbours (the paper, GPT-J).
+    `width` is the number of rotated channels per head (None: all). `layout="half"` pairs channel i with i + width/2
+    (GPT-NeoX, Llama in transformers), `"interleaved"` pairs neighbours (the paper, GPT-J).
     """
 
     about: ClassVar[About | None] = About(
@@ -165,11 +166,11 @@ class Rope(Relative):
     theta: float = 10000.0
     """Base of the frequencies."""
     width: int | None = None
-    """Channels of a head that turn; all if not given."""
+    """Rotated channels of a head; all if not given."""
     layout: Literal["half", "interleaved"] = "half"
-    """Which channels make a pair: halves apart, or neighbours."""
+    """Which channels form a pair: i and i + width/2 (half), or neighbours (interleaved)."""
     scaling: Scaling | None = None
-    """How positions beyond the trained length are stretched; not at all if not given."""
+    """Context-extension scaling; none if not given."""
 
     def check(self) -> None:
         if self.theta <= 1:
@@ -209,7 +210,7 @@ class Rope(Relative):
 
 
 class RopeModule(nn.Module):
-    """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
+    """Cosines and sines for the given positions, computed on demand: a stored table would be rounded by a cast."""
 
     def __init__(self, spec: Rope, width: int) -> None:
         super().__init__()

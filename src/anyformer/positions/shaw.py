@@ -18,8 +18,8 @@ from anyformer.spec import field
 class Shaw(Relative):
     """e_ij = q_i . (k_j + a^K_ij) * scale and z_i = sum_j alpha_ij (v_j + a^V_ij), distances clipped to [-k, k].
 
-    Each layer owns its vectors; heads share them, as in the paper. No T x T x C tensor is ever made: queries meet the
-    2k+1 vectors once and are gathered by distance, weights are summed by distance before they meet a^V.
+    Vectors are per layer and shared by the heads, as in the paper. No T x T x C tensor is materialised: queries are
+    multiplied with the 2k+1 vectors and gathered by distance, weights are summed by distance before a^V is applied.
     """
 
     about: ClassVar[About | None] = About(
@@ -27,7 +27,7 @@ class Shaw(Relative):
     )
 
     k: int = field(default=16, kw_only=False)  # Shaw(16)
-    """Distance beyond which all share one vector."""
+    """Clipping distance."""
     values_too: bool = True
     """Whether values get vectors as well as keys."""
     shared: ClassVar[bool] = False
@@ -43,7 +43,7 @@ class Shaw(Relative):
         return True
 
     def nearest(self, query: Tensor, key: Tensor) -> Tensor:
-        """Row of the tables for each pair, (B or 1, T, S)."""
+        """Table row of each query-key pair, (B or 1, T, S)."""
         return (key[:, None, :] - query[:, :, None]).clamp(-self.k, self.k) + self.k
 
     def scores(self, q: Tensor, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Sinusoidal absolute positions (1706.03762, 3.5): any length, nothing to learn."""
+"""Sinusoidal absolute positions (1706.03762, 3.5): unlimited length, no parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sinusoid(Position):
     base: float = 10000.0
     """Base of the wavelengths."""
     layout: Literal["interleaved", "half"] = "interleaved"
-    """Sines and cosines in turn, or all sines first."""
+    """Sines and cosines alternating, or all sines first."""
 
     def check(self) -> None:
         if self.base <= 1:
@@ -35,9 +35,9 @@ class Sinusoid(Position):
 
 
 class SinusoidModule(nn.Module):
-    """Computed from the positions at hand: a stored table would be rounded by a cast to bf16.
+    """Computed from the given positions: a stored table would be rounded by a cast to bf16.
 
-    Angles are float64 where the device has it: in float32, position 1000 would be wrong by 6e-5.
+    Angles are float64 if the device supports it: in float32, position 1000 would be wrong by 6e-5.
     """
 
     def __init__(self, spec: Sinusoid, width: int) -> None:

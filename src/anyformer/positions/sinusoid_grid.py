@@ -1,4 +1,4 @@
-"""Sinusoids of rows and columns (2005.12872): where a cell stands in its image, nothing to learn."""
+"""2-D sinusoids of rows and columns (2005.12872), without parameters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from anyformer.errors import UserError, check_at_least
 from anyformer.positions.sinusoid import sinusoid
 from anyformer.slots import Position
 
-EDGE = 1e-6  # keeps a row or column of padding alone from dividing by zero
+EDGE = 1e-6  # avoids division by zero for a row or column of padding only
 
 
 class SinusoidGrid(Position):
-    """Half the channels say the row, half the column, each as a share of the image times 2 pi.
+    """Half the channels encode the row, half the column, each as a fraction of the image times 2 pi.
 
-    Padding does not count: an image is as long and wide as its real cells. Tokens before the cells get zeros.
+    Padding does not count: an image's size is that of its real cells. Leading tokens get zeros.
 
     >>> from anyformer import Patches
     >>> Patches(size=32, patch=4, position=SinusoidGrid()).grid
@@ -30,7 +30,7 @@ class SinusoidGrid(Position):
     base: float = 10000.0
     """Base of the wavelengths."""
     leading: int | None = None
-    """Tokens before the cells, which get zeros; filled in by the embedding."""
+    """Number of leading tokens, which get zeros; filled in by the embedding."""
 
     about: ClassVar[About | None] = About(
         "PE(y, x) = [sinusoid(2 pi y / rows), sinusoid(2 pi x / columns)], D / 2 channels each", "2005.12872", "T D"
@@ -54,7 +54,7 @@ class SinusoidGrid(Position):
 
 
 class SinusoidGridModule(nn.Module):
-    """Computed at use, like all sinusoids: in float64 where the device has it."""
+    """Computed at use, like all sinusoids: in float64 if the device supports it."""
 
     def __init__(self, spec: SinusoidGrid, width: int, leading: int) -> None:
         super().__init__()
@@ -78,22 +78,22 @@ class SinusoidGridModule(nn.Module):
 
 
 def cell_middles(grid: tuple[int, int]) -> Tensor:
-    """The middle of every cell of a grid, row after row: (N,2) as x and y in shares of the image.
+    """The centre of every cell of a grid, row by row: (N,2) as x and y in fractions of the image.
 
     >>> cell_middles((1, 2)).tolist()
     [[0.25, 0.5], [0.75, 0.5]]
     """
-    # on the CPU also where a network is built on `meta`: parameters are filled from it afterwards
+    # on the CPU even if a network is built on `meta`: parameters are initialised from it later
     rows, columns = ((torch.arange(n, dtype=torch.float64, device="cpu") + 0.5) / n for n in grid)
     return torch.stack(torch.meshgrid(rows, columns, indexing="ij")[::-1], -1).flatten(0, 1)
 
 
 def grid_sinusoid(y: Tensor, x: Tensor, width: int, base: float = 10000.0) -> Tensor:
-    """What `SinusoidGrid` gives a place (N,) in shares of the image: (N,D)."""
+    """The `SinusoidGrid` encoding of points (N,) in fractions of the image: (N,D)."""
     return torch.cat([sinusoid(at * (2 * math.pi), width // 2, torch.float64, base) for at in (y, x)], -1).float()
 
 
 def share(real: Tensor, axis: int) -> Tensor:
-    """How far along the real cells each one is, from just above 0 to 2 pi."""
+    """Position of each cell among the real cells along an axis, from just above 0 to 2 pi."""
     rank = real.cumsum(axis)
     return rank / (rank.narrow(axis, -1, 1) + EDGE) * (2 * math.pi)

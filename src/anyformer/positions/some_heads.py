@@ -1,4 +1,4 @@
-"""Relative positions of an attention that has lost some of its heads: each that is left keeps its own."""
+"""Relative positions of a pruned attention layer: each remaining head keeps its own bias."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from anyformer.slots import Relative
 
 
 class SomeHeads(Relative):
-    """The bias of `relative` for the heads named, out of `of` heads: what pruning leaves of ALiBi or T5's buckets.
+    """The bias of `relative` for the given heads, out of `of` heads: what pruning leaves of ALiBi or T5's buckets.
 
-    Layers that lost the same heads share a table; layers that lost others have their own.
+    Layers with the same remaining heads share a table.
     """
 
     about: ClassVar[About | None] = About("score = q_i . k_j + b[heads[h], i - j]", "1905.10650", "H T S")
 
     relative: Relative
-    """The positions with a bias a head."""
+    """The positions with a bias per head."""
     heads: tuple[int, ...]
-    """Which of its heads these are, from 0."""
+    """The remaining heads, from 0."""
     of: int
-    """How many heads it has."""
+    """Number of heads of `relative`."""
 
     wide_bias: ClassVar[bool] = True
 
@@ -61,7 +61,7 @@ class SomeHeads(Relative):
 
     def bias_at(self, tables: tuple[Tensor, ...], head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         kept = torch.zeros_like(head)
-        for i, own in enumerate(self.heads):  # chosen, not looked up: a kernel can make no tensor
+        for i, own in enumerate(self.heads):  # by `where`, since a kernel cannot create an index tensor
             kept = torch.where(head == i, own, kept)
         return self.relative.bias_at(tables, kept, query, key)
 
