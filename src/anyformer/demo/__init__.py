@@ -1,4 +1,4 @@
-"""`make demo`: `anyformer train` on the standard library's own source, and then a look at what was learned."""
+"""`make demo`: `anyformer train` on the standard library's own source, then a look at the trained model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FOLDER = Path("runs/demo")
-SECONDS = 105.0  # of training, with the evaluations in between
+SECONDS = 105.0  # of training, including evaluations
 PRESET = "decoder-mini"
-# The defaults but for smaller steps: two minutes on two cores are then a thousand of them.
+# The defaults except for smaller batches: two minutes on two cores are then about a thousand steps.
 SETTINGS = {"data.tokenizer.max_length": 128, "training.batch_size": 8}
 PROMPTS = ("    def ", "class ", "    if ")
 
@@ -31,7 +31,7 @@ def run(
 ) -> float:
     """Train, show and save; returns the held-out bits per byte at the end.
 
-    `seconds` is the time for training, `steps` a number of steps in its place; the whole takes some 15 s more.
+    `seconds` is the training time, `steps` a number of steps instead; everything else takes about 15 s more.
     """
     require("rich", "the demo needs")
     from anyformer.demo.show import Show
@@ -41,14 +41,14 @@ def run(
         "A small GPT will now learn Python from the source of Python's own standard library, on this machine, "
         f"in about {rough(seconds, steps)}; Ctrl-C stops it at any moment and keeps what it has learned."
     )
-    from anyformer.demo.job import Job  # here and not above: torch takes seconds, and the sentence should not wait
+    from anyformer.demo.job import Job  # a late import: torch takes seconds, and the first line should not wait
 
     job = Job(show, device=device, seed=seed, out=out)
     return job.run(SECONDS if seconds is None else seconds, steps)
 
 
 def rough(seconds: float | None, steps: int | None) -> str:
-    """The length of the whole, as one would say it."""
+    """The approximate duration in words."""
     if steps is not None:
         return f"{steps:,} steps"
     whole = (SECONDS if seconds is None else seconds) + 15
@@ -56,7 +56,7 @@ def rough(seconds: float | None, steps: int | None) -> str:
 
 
 def console_here() -> Console:
-    """A console on stdout; away from a terminal it writes plain text, whatever the environment says of colours."""
+    """A console on stdout; plain text if stdout is no terminal, regardless of colour variables in the environment."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()

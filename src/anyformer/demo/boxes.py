@@ -13,7 +13,7 @@ WIDTH = 78
 
 
 def count(module: nn.Module | None) -> int:
-    """Parameters of a module."""
+    """Number of parameters of a module."""
     return 0 if module is None else sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -28,7 +28,7 @@ def row(name: str, what: str, parameters: int) -> Table:
 
 
 def boxes(spec: Model, net: nn.Module) -> RenderableType:
-    """Tokens in at the top, logits out at the bottom."""
+    """The diagram, from tokens at the top to logits at the bottom."""
     stack, block = spec.plain_stack, net.get_submodule("stack.blocks.0")
     width, vocab = stack.width, (spec.embed.vocabulary or (0, None))[0]
     mixer, feed = block.get_submodule("mixer"), block.get_submodule("feed")

@@ -1,6 +1,6 @@
-"""The demo's text: the Python standard library, which every machine with Python already has.
+"""The demo's text: the Python standard library, present on every machine with Python.
 
-The list of files is fixed, and so is the part held out; only the text inside them differs between Python versions.
+The list of files and the held-out part are fixed; only the contents differ between Python versions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from anyformer.errors import UserError
 from anyformer.safe_files import writing
 
-TRAINING_BYTES = 2_000_000  # read in the order of TRAINING_FILES, the last one cut here
-LEAST_BYTES = 200_000  # less than this is not a standard library with sources
+TRAINING_BYTES = 2_000_000  # read in the order of TRAINING_FILES, the last one truncated
+LEAST_BYTES = 200_000  # with less, this is no standard library with sources
 LEARNED, HELD_OUT = "python", "held-out"  # folders of the text on disk
 
-# Files that Python 3.11, 3.12 and 3.13 all have, on Debian's own Python too. Tables and tests are left out.
+# Files in Python 3.11, 3.12 and 3.13, including Debian's own Python. Tables and tests are left out.
 HELD_OUT_FILES = """
 asyncio/queues.py csv.py email/policy.py queue.py shlex.py urllib/robotparser.py
 """.split()
@@ -41,7 +41,7 @@ unittest/suite.py urllib/parse.py warnings.py weakref.py
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text to learn from and text to be evaluated on, by file name; no file is in both."""
+    """Training and held-out text by file name, disjoint."""
 
     training: dict[str, str]
     held_out: dict[str, str]
@@ -63,7 +63,7 @@ class Corpus:
         return len(self.held_out_text.encode())
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Put the text into a new folder, file by file; the part to learn from and the part held out."""
+        """Write the text into a new folder, file by file; returns the training and the held-out folder."""
         sides = folder / LEARNED, folder / HELD_OUT
         with writing(folder, self.training_bytes + self.held_out_bytes):
             for side, texts in zip(sides, (self.training, self.held_out), strict=True):
@@ -74,17 +74,17 @@ class Corpus:
         return sides
 
     def gzip_bits(self) -> float:
-        """Bits a byte of the held-out files by gzip, level 9, all files joined and without the header's time stamp."""
+        """Bits per byte of the concatenated held-out files with gzip level 9, without the header's time stamp."""
         return 8 * len(gzip.compress(self.held_out_text.encode(), 9, mtime=0)) / self.held_out_bytes
 
     def lzma_bits(self) -> float:
-        """The same by xz at its best: lzma, preset 9 extreme."""
+        """The same with xz: lzma, preset 9 extreme."""
         packed = lzma.compress(self.held_out_text.encode(), preset=9 | lzma.PRESET_EXTREME)
         return 8 * len(packed) / self.held_out_bytes
 
 
 def corpus(folder: Path | None = None) -> Corpus:
-    """The fixed files of the standard library in `folder`, by default of the Python that runs this."""
+    """The fixed files of the standard library in `folder`, by default that of the running Python."""
     folder = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
     training: dict[str, str] = {}
     room = TRAINING_BYTES
@@ -104,6 +104,6 @@ def corpus(folder: Path | None = None) -> Corpus:
 
 
 def read(folder: Path, names: list[str]) -> dict[str, str]:
-    """Files that exist, in the order of the list; another Python may lack a few."""
+    """Read the files that exist, in the order of the list; another Python may lack a few."""
     paths = {name: folder / name for name in names}
     return {name: path.read_text(encoding="utf-8") for name, path in paths.items() if path.is_file()}

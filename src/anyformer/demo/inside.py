@@ -1,4 +1,4 @@
-"""Looking inside: the attention head that best finds the opening bracket of a closing one."""
+"""The attention head that best attends from closing brackets to their opening ones."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class HeadWeights:
     head: int  # from 1
     heads: int
     words: list[str]
-    weights: list[list[float]]  # row: the token that looks; column: the token looked at
+    weights: list[list[float]]  # row: query token; column: key token
     pairs: list[tuple[int, int]]  # closing token, opening token
     score: float  # mean weight from a closing bracket to its opening one
-    even: float  # the same if each token looked evenly at all it may see
+    even: float  # the same for uniform attention over the visible tokens
 
 
 def bracket_pairs(text: str) -> list[tuple[int, int]]:
-    """Where each closing bracket stands and where its opening one does, in letters.
+    """Character positions of each closing bracket and its opening one.
 
     >>> bracket_pairs("f(x[1])")
     [(5, 3), (6, 1)]
@@ -48,7 +48,7 @@ def bracket_head(net: nn.Module, tokenizer: Tokenizer, line: str = LINE) -> Head
     """The head of `net` with the largest mean weight from a closing bracket to its opening one in `line`."""
     encoded = tokenizer.encode(line)
     holder = {at: i for i, (start, end) in enumerate(encoded.offsets) for at in range(start, end)}
-    # A token may hold several brackets, `()` or `))`: a pair inside one token says nothing about attention.
+    # A token may contain several brackets, `()` or `))`; pairs inside one token are skipped.
     pairs = sorted({(holder[a], holder[b]) for a, b in bracket_pairs(line) if holder[a] != holder[b]})
     device = next(net.parameters()).device
     net.eval()

@@ -1,4 +1,4 @@
-"""The demo from end to end: collect the text, train as `anyformer train` does, show what was learned."""
+"""The demo end to end: collect the text, train like `anyformer train`, show the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anyformer.training.train import Run, run_request
 
 
 class Job:
-    """One demo. What can be wrong with the words of the command is seen before any work."""
+    """One demo run. Arguments are validated before any work."""
 
     def __init__(self, show: Show, *, device: str, seed: int, out: Path | None) -> None:
         pick_device(device)
@@ -40,7 +40,7 @@ class Job:
             raise UserError("the text of a demo is there already", where=str(self.text), fix="give another --out")
 
     def run(self, seconds: float, steps: int | None) -> float:
-        """All of it; the held-out bits per byte at the end."""
+        """Run everything; returns the final held-out bits per byte."""
         text = corpus()
         self.gzip_bits, self.xz_bits = text.gzip_bits(), text.lzma_bits()
         self.say_text(text)
@@ -67,7 +67,7 @@ class Job:
         )
 
     def train(self, text: Corpus, seconds: float, steps: int | None) -> Run:
-        """Write the text beside the run's folder and train on it; where no run comes of it, nothing stays."""
+        """Write the text beside the run's folder and train on it; if no run is created, the text is removed."""
         made = [parent for parent in self.text.parents if not parent.exists()]
         try:
             request = self.request(*text.write(self.text), seconds, steps)
@@ -84,7 +84,7 @@ class Job:
             raise
 
     def request(self, learned: Path, held_out: Path, seconds: float, steps: int | None) -> Request:
-        """The training as `anyformer train` would be asked for it."""
+        """The equivalent request of `anyformer train`."""
         settings = {"data.split.valid_file": (held_out.as_posix(),), **SETTINGS, "training.seed": self.seed}
         length = {"training.minutes": round(seconds / 60, 4)} if steps is None else {"training.steps": steps}
         request = Request([learned], preset=PRESET, out=self.out, device=self.device, settings=settings | length)
@@ -92,14 +92,14 @@ class Job:
         return request
 
     def log(self, line: str) -> None:
-        """A line of the training, where `anyformer train` writes it."""
+        """A log line of the training, to the same stream as `anyformer train`."""
         if not self.show.quiet:
             note_line(line)
 
     # ------------------------------------------------------------------------------------------------ after
 
     def draw(self, run: Run, learned: DemoResult) -> None:
-        """The curve, what it wrote on the way, what it writes now, and one of its heads."""
+        """Show the curve, samples during training, completions of the final model, and one attention head."""
         show = self.show
         show.write(show.title("Bits per byte"), show.key(learned, self.gzip_bits, self.xz_bits))
         show.write(show.curve(learned, self.gzip_bits, 13))
@@ -125,7 +125,7 @@ class Job:
         )
 
     def say_result(self, run: Run, learned: DemoResult) -> None:
-        """The figure that counts beside what others make of the same files; what it cost; where it is."""
+        """Print the held-out bits per byte beside the baselines', the cost, and the folder."""
         others = [("guessing by frequency", learned.guessing), ("gzip", self.gzip_bits), ("xz", self.xz_bits),
                   ("xz after the files it learned from", learned.primed)]  # fmt: skip
         beside = ", ".join(f"{name} {bits:.2f}" for name, bits in others if bits is not None)
@@ -143,14 +143,14 @@ class Job:
 
 
 def text_folder(run: Path) -> Path:
-    """Where the text of a run lies: beside it."""
+    """The folder of a run's text, beside the run."""
     if not run.name:
         raise UserError(f"{run} has no name of its own", where="--out", fix="name a new folder")
     return run.with_name(f"{run.name}-text")
 
 
 def free(folder: Path) -> Path:
-    """The folder, or the first of folder-2, folder-3 and so on that no demo has used."""
+    """The folder, or the first unused one of folder-2, folder-3 and so on."""
     number, path = 1, folder
     while path.exists() or text_folder(path).exists():
         number += 1

@@ -1,4 +1,4 @@
-"""What a finished run has written down: its curves in bits per byte, its texts on the way, its figures."""
+"""The files of a finished run: curves in bits per byte, samples during training, results."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run in figures; bits are per byte throughout."""
+    """The results of one run; bits are always per byte."""
 
     total: int
     training: list[Point]
     held_out: list[Point]
-    samples: list[tuple[int, str]]  # step, and what was written then
+    samples: list[tuple[int, str]]  # step and generated text
     bits: float
-    guessing: float | None  # by how often each token comes
-    primed: float | None  # xz that has read the training files too
+    guessing: float | None  # by token frequencies
+    primed: float | None  # xz primed with the training files
     seconds: float
     per_second: float | None  # tokens
     step_seconds: float | None
@@ -36,9 +36,9 @@ class DemoResult:
         """Everything from the files of the run's folder."""
         lines = history(run.path)
         part = run.folder.read_json("data.json")["parts"]["train"]
-        scale = part["tokens"] / part["bytes"] / math.log(2)  # bits a byte that one nat a token makes
+        scale = part["tokens"] / part["bytes"] / math.log(2)  # from nats per token to bits per byte
         baselines: dict[str, Any] = run.evaluation.get("baselines") or {}
-        speed = list(lines.speed.values())[1:] or list(lines.speed.values())  # the first step also warms up
+        speed = list(lines.speed.values())[1:] or list(lines.speed.values())  # the first entry includes warm-up
         texts = sorted((run.path / "samples").glob("step-*.txt"))
         return cls(
             total=int(run.facts["step"]),
@@ -56,7 +56,7 @@ class DemoResult:
 
 
 def bits_of(baseline: dict[str, Any] | None) -> float | None:
-    """The bits per byte of a baseline, where it has them."""
+    """The bits per byte of a baseline, if known."""
     return None if baseline is None else baseline["metrics"].get("bits_per_byte")
 
 
@@ -65,7 +65,7 @@ def middle(values: list[float]) -> float | None:
 
 
 def thin_points(points: list[Point], most: int) -> list[Point]:
-    """A noisy curve as the means of at most so many stretches of it.
+    """Downsample a noisy curve to the means of at most `most` intervals.
 
     >>> thin_points([(1, 4.0), (2, 2.0), (3, 1.0), (4, 1.0)], 2)
     [(1.5, 3.0), (3.5, 1.0)]

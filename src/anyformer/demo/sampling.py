@@ -1,4 +1,4 @@
-"""Writing with a model, one token a step: a plain temperature loop over the cached step."""
+"""Text generation token by token: a plain temperature-sampling loop over the cached decode step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Piece(NamedTuple):
-    """One token of a text, and how probable the model found it (None: it was given)."""
+    """One token of a text and its probability (None: from the prompt)."""
 
     text: str
     probability: float | None
@@ -27,7 +27,7 @@ def complete(
     seed: int = 0,
     before: str = "\n\n",
 ) -> list[Piece]:
-    """The prompt and `tokens` further tokens; temperature 0 takes the most probable one each time.
+    """The prompt and `tokens` further tokens; temperature 0 is greedy decoding.
 
     `before` is read ahead of the prompt and not shown: two line ends say that a line begins here. Probabilities are the
     model's own (temperature 1), so shades compare between texts.
@@ -35,8 +35,8 @@ def complete(
     device = next(net.parameters()).device
     generator = torch.Generator().manual_seed(seed)  # on the CPU: the same draw on every device
     net.eval()
-    # A space belongs to the token after it: after "def" and a lone space, which no training text has, a model is lost.
-    # So the last space is left to the first token, which must begin with one.
+    # Token healing: a space belongs to the next token, so a prompt tokenized as "def" and a lone space never occurs in
+    # training. The last space is removed and the first new token must begin with one.
     healed = prompt.endswith(" ") and bool(prompt.strip())
     ids = tokenizer.encode(before + (prompt[:-1] if healed else prompt)).ids
     allowed = begins_with_space(tokenizer) if healed else None
@@ -59,7 +59,7 @@ def complete(
 
 
 def begins_with_space(tokenizer: Tokenizer) -> Tensor:
-    """Which tokens are a space and then something, as True in (V,)."""
+    """Boolean mask (V,) of tokens that begin with a space and have more than spaces."""
     texts = (tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size()))
     return torch.tensor([text.startswith(" ") and bool(text.strip()) for text in texts])
 

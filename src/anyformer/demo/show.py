@@ -1,6 +1,6 @@
-"""Everything the demo says and draws beside the training's own display, on the console it is given.
+"""All output of the demo other than the training's own display.
 
-Away from a terminal there are plain lines and no control characters.
+If the console is no terminal, it gets plain lines without control characters.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from rich.text import Text
 
 from anyformer.terminal import CurveSeries, clean, curve, heat_map, shaded
 
-if TYPE_CHECKING:  # these bring torch, and the first sentence should not wait for it
+if TYPE_CHECKING:  # these import torch, and the first line should not wait for it
     from anyformer.demo.inside import HeadWeights
     from anyformer.demo.learned import DemoResult
     from anyformer.demo.sampling import Piece
 
 WIDEST = 110  # wider lines are harder to read
-SAMPLE_WIDTH = 26  # of a text on the way, at least
-PANEL_WIDTH = 34  # of a completion at the end, at least
+SAMPLE_WIDTH = 26  # smallest width of a training sample
+PANEL_WIDTH = 34  # smallest width of a final completion
 SAMPLE_LINES = 8
 
 HELD_OUT, TRAINING, GZIP = "bold yellow", "cyan", "magenta"
 
 
 class Show:
-    """What the demo prints. `quiet` keeps the results only."""
+    """What the demo prints; `quiet`: results only."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -40,7 +40,7 @@ class Show:
     # ------------------------------------------------------------------------------------------------ words
 
     def news(self, *what: RenderableType) -> None:
-        """Something about the work; quiet leaves it out."""
+        """A progress message, not printed if quiet."""
         if not self.quiet:
             self.write(*what)
 
@@ -52,12 +52,12 @@ class Show:
                 continue
             with self.console.capture() as captured:
                 self.console.print(part, width=self.width, highlight=False)
-            # rich fills tables with spaces up to the edge; a log is better without.
+            # rich pads tables with trailing spaces; strip them for logs.
             lines = captured.get().split("\n")
             self.console.out("\n".join(line.rstrip(" ") for line in lines), end="", highlight=False)
 
     def copy(self, *lines: str) -> None:
-        """Lines to copy: never wrapped, never coloured, nothing around them."""
+        """Lines to copy: never wrapped, coloured or decorated."""
         for line in lines:
             self.console.out(line, highlight=False)
 
@@ -76,7 +76,7 @@ class Show:
     # ------------------------------------------------------------------------------------------------ at the end
 
     def key(self, learned: DemoResult, gzip_bits: float, xz_bits: float) -> Text:
-        """What the lines of the curve are, each with its last value."""
+        """The legend of the curve, with the last value of each line."""
         point, line, level = ("o", ".", "-") if self.ascii_only else ("●", "▀▀", "──")
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(f"{point} held-out files {learned.bits:.2f}", HELD_OUT).append("   ")
@@ -85,7 +85,7 @@ class Show:
         return text
 
     def curve(self, learned: DemoResult, gzip_bits: float, height: int) -> Text:
-        """Training and held-out bits per byte over the steps, with gzip as a level line."""
+        """Training and held-out bits per byte over the steps, with gzip as a horizontal line."""
         held_out = CurveSeries(learned.held_out, HELD_OUT, joined=False, mark="o" if self.ascii_only else "●")
         return curve(
             [CurveSeries(learned.training, TRAINING, mark="."), held_out],
@@ -98,7 +98,7 @@ class Show:
         )
 
     def samples(self, written: list[tuple[int, str]], lines: int = SAMPLE_LINES) -> RenderableType:
-        """The same beginning continued at growing steps, side by side."""
+        """Continuations of the same prompt at growing steps, side by side."""
         columns = max(1, min(3, self.width // SAMPLE_WIDTH))
         chosen = spread(written, columns)
         table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
@@ -108,7 +108,7 @@ class Show:
         return table
 
     def completions(self, texts: Sequence[list[Piece]], lines: int = 9) -> RenderableType:
-        """Completions side by side, each token on the colour of its probability."""
+        """Completions side by side, each token coloured by its probability."""
         panels = []
         for pieces in texts:
             text = shaded([(piece.text, piece.probability) for piece in pieces], colour=self.colour)
@@ -124,7 +124,7 @@ class Show:
         return grid
 
     def scale(self) -> Text:
-        """The key to the shades."""
+        """The legend of the shades."""
         if not self.colour:
             return Text("the digit under a token is its probability in tenths, as the model saw it")
         words = [(f" {tenth / 10:.1f} ", tenth / 10) for tenth in range(0, 11, 2)]
@@ -139,12 +139,12 @@ class Show:
 
 
 def first_lines(text: str, count: int) -> Text:
-    """The first lines of a text, safe to draw; each is one line on the screen."""
+    """The first lines of a text, without control characters and not wrapped."""
     return Text("\n".join(clean(text).split("\n")[:count]), no_wrap=True, overflow="ellipsis")
 
 
 def spread(items: list[tuple[int, str]], count: int) -> list[tuple[int, str]]:
-    """At most `count` of them, the first and the last among them, the others evenly between.
+    """At most `count` items: the first, the last, and evenly spaced ones in between.
 
     >>> [step for step, _ in spread([(i, "") for i in range(7)], 3)]
     [0, 3, 6]

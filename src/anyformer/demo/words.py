@@ -1,4 +1,4 @@
-"""Lines that a reader can type: the demo as a `train` line, and what to do with the run it leaves."""
+"""Shell commands to try: the demo as a `train` command, and what to do with its run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyformer.training.setup.request import Request
 
 
 def train_line(request: Request) -> str:
-    """The command that asks for the same training, with the settings that have an option of their own as options."""
+    """The equivalent `train` command, with options instead of settings where they exist."""
     options = {"data.split.valid_file": "--valid", "training.steps": "--steps", "training.minutes": "--minutes"}
     words = ["train", *(path.as_posix() for path in request.source), "--preset", str(request.preset)]
     for name, value in request.settings.items():
@@ -25,7 +25,7 @@ def train_line(request: Request) -> str:
 
 
 def next_lines(run: Path) -> list[str]:
-    """Write with the model, train on a text of one's own, resume a stopped run."""
+    """Commands to generate text, train on another text, and resume a stopped run."""
     folder = run.as_posix()
     return [
         line("generate", folder, "    def", "--temperature", "0.6", "--max-new-tokens", "60"),
@@ -35,12 +35,12 @@ def next_lines(run: Path) -> list[str]:
 
 
 def line(*words: str) -> str:
-    """A line for the shell."""
+    """A shell-quoted command."""
     return shlex.join([program("anyformer"), *words])
 
 
 def program(name: str) -> str:
-    """How to call a program that stands beside this Python, as short as it works from here."""
+    """The shortest path of a program beside this Python that works from the current folder."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         return name

@@ -1,4 +1,4 @@
-"""Training in scikit-learn's manner: `fit`, `predict`, `predict_proba`, `score`, in pipelines and grid searches."""
+"""scikit-learn compatible estimators: `fit`, `predict`, `predict_proba`, `score`, for pipelines and grid searches."""
 
 from anyformer.estimators.rows import (
     ImageClassifier,

@@ -1,4 +1,4 @@
-"""How much each column counts: the score of a fitted model with that column's cells taken as missing."""
+"""Column importance: the score of a fitted model with that column's cells set to missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyformer.safe_files import scratch_folder
 
 @dataclass(frozen=True)
 class Ablation:
-    """`whole` is the score with all columns, `without` the score without each; as text, a table."""
+    """`whole` is the score with all columns, `without` the score without each; prints as a table."""
 
     whole: float
     without: dict[str, float]
@@ -26,7 +26,7 @@ class Ablation:
 
 
 def ablate(estimator: Any, source: Frame | list[Path], y: Any) -> Ablation:
-    """Score a fitted estimator with all columns, then without each that it reads."""
+    """Score a fitted estimator with all columns, then without each of its input columns."""
     import pyarrow as pa
 
     preprocess = estimator.predictor_.preprocess

@@ -1,4 +1,4 @@
-"""What all estimators share: parameters, one way to train, saving without pickle, and pickling without code in it."""
+"""The base of all estimators: parameters, training, saving without pickle, and pickling without code."""
 
 from __future__ import annotations
 
@@ -29,43 +29,45 @@ NEEDED = "scikit-learn 1.6 or newer is not installed"
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:  # the classes are there to be named; making one says what is missing
+except ImportError:  # the classes can be imported; creating one raises an error that says what to install
 
     class BaseEstimator:  # type: ignore[no-redef]
-        """Stands for scikit-learn's."""
+        """Placeholder for scikit-learn's."""
 
         def __new__(cls, *args: Any, **params: Any) -> Any:
             raise UserError(NEEDED, where=cls.__name__, fix=install_command("sklearn"))
 
     class ClassifierMixin:  # type: ignore[no-redef]
-        """Stands for scikit-learn's."""
+        """Placeholder for scikit-learn's."""
 
     class RegressorMixin:  # type: ignore[no-redef]
-        """Stands for scikit-learn's."""
+        """Placeholder for scikit-learn's."""
 
     check_is_fitted = validate_data = None
 
 __all__ = ["BaseEstimator", "ClassifierMixin", "Estimator", "RegressorMixin", "check_is_fitted", "validate_data"]
 
 FILE = "estimator.json"
-BATCH = 256  # rows answered at once
+BATCH = 256  # rows per prediction batch
 
 
 class Estimator(BaseEstimator):
     """Parameters of every estimator; all but `preset` by name.
 
-    `steps` or `epochs`, and `minutes`, bound the training; `batch_size` and `lr` are its rows a step and learning rate;
-    `valid` is the share of rows held out to choose the best weights by. `position`, `norm` and `mixer` replace that
+    `steps` or `epochs`, and `minutes`, limit the training; `batch_size` and `lr` are its rows per step and learning
+    rate;
+        `valid` is the fraction of rows held out to select the best weights. `position`, `norm` and `mixer` replace that
     part of the preset's blocks, by name ("Rope", "RMSNorm") or as a part (`anyformer.Attention(heads=2)`); `settings`
-    are dotted paths to everything else: {"model.stack.depth": 2, "training.class_weights": "balanced"}. `start` is a
-    model folder to fine-tune. `random_state` None is 0: two fits are equal. `keep` is a folder below which every
-    fit leaves its run.
+        are dotted paths to everything else: {"model.stack.depth": 2, "training.class_weights": "balanced"}. `start` is
+        a
+        model folder to fine-tune. `random_state` None is 0: two fits are equal. `keep` is a folder in which every fit
+        saves its run.
     """
 
     task: ClassVar[str] = "classify"
-    stacks: ClassVar[tuple[str, ...]] = ("stack",)  # where its network's blocks are
+    stacks: ClassVar[tuple[str, ...]] = ("stack",)  # paths of the stacks in the network's spec
     numeric_target: ClassVar[bool] = False
-    kinds: ClassVar[tuple[str, ...]] = ()  # of columns it reads; none: all
+    kinds: ClassVar[tuple[str, ...]] = ()  # supported column kinds; empty: all
     other: ClassVar[str] = "MixedClassifier"  # the estimator for columns of other kinds
 
     def __init__(
@@ -108,7 +110,7 @@ class Estimator(BaseEstimator):
     # ------------------------------------------------------------ training
 
     def _learn(self, source: Any, targets: tuple[str, ...], asked: Mapping[str, Any]) -> None:
-        """Train on a frame or files; `asked` are the settings that follow from X, below those of the user."""
+        """Train on a frame or files; `asked` are the settings derived from X, overridden by the user's."""
         given = dict(self.settings or {})
         types = (*asked.get("data.types", ()), *given.get("data.types", ()))
         chosen: dict[str, Any] = {
@@ -147,7 +149,7 @@ class Estimator(BaseEstimator):
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _parts(self) -> dict[str, Any]:
-        """The parts of the model that were chosen one by one, as settings."""
+        """The individually chosen parts of the model, as settings."""
         found = {}
         for name, part in (("norm", self.norm), ("mixer", self.mixer), ("relative", self.position)):
             if part is None:
@@ -161,7 +163,7 @@ class Estimator(BaseEstimator):
         return found
 
     def _check_columns(self, facts: dict[str, Any]) -> None:
-        """Refuse columns of a kind that this estimator does not read."""
+        """Reject columns of a kind that this estimator does not support."""
         for name, column in facts.get("columns", {}).items():
             if self.kinds and column["kind"] not in self.kinds:
                 raise UserError(
@@ -170,7 +172,7 @@ class Estimator(BaseEstimator):
                 )  # fmt: skip
 
     def _note_columns(self, facts: dict[str, Any]) -> None:
-        """Remember the columns of a file, which only training has read."""
+        """Record the columns of a file, which only training has read."""
         if getattr(self, "n_features_in_", None) is None and "columns" in facts:
             names = [name for name in (*facts["columns"], *facts["dropped"]) if name not in self.target_]
             self.feature_names_in_ = np.array(names, dtype=object)
@@ -179,7 +181,7 @@ class Estimator(BaseEstimator):
     # ------------------------------------------------------------ answers
 
     def _answers(self, source: Any) -> Answers:
-        """What the model says about rows of a frame or of files."""
+        """Predictions for rows of a frame or of files."""
         predictor = self.predictor_
         preprocess = predictor.preprocess
         alone = None if preprocess is None else only_modality(preprocess.parts)
@@ -190,7 +192,7 @@ class Estimator(BaseEstimator):
     # ------------------------------------------------------------ saving
 
     def save(self, folder: str | Path) -> Path:
-        """Write a model folder that `load`, `anyformer.load` and the command line open; plain files, no pickle."""
+        """Save a model folder that `load`, `anyformer.load` and the command line can open; plain files, no pickle."""
         check_is_fitted(self, "predictor_")
         path = self.predictor_.save(folder)
         facts = {"type": type(self).__name__, "params": plain_params(self.get_params(deep=False))} | self._facts()
@@ -218,7 +220,7 @@ class Estimator(BaseEstimator):
         return made
 
     def _facts(self) -> dict[str, Any]:
-        """What a fitted estimator knows beside its model, as JSON holds it."""
+        """The state of a fitted estimator besides its model, as JSON-compatible values."""
         names = getattr(self, "feature_names_in_", None)
         return {"steps": self.n_iter_, "target": self.target_, "features": getattr(self, "n_features_in_", None),
                 "names": None if names is None else list(names)}  # fmt: skip
@@ -230,7 +232,7 @@ class Estimator(BaseEstimator):
             self.feature_names_in_ = np.array(facts["names"], dtype=object)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Parameters and arrays as they are; the model as the bytes of its folder."""
+        """Parameters and arrays unchanged; the model as the bytes of its folder."""
         state: dict[str, Any] = dict(super().__getstate__())
         found = state.pop("predictor_", None)
         if found is not None:
@@ -250,30 +252,30 @@ class Estimator(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # a missing cell is a value of its own
+        tags.input_tags.allow_nan = True  # missing cells are supported
         return tags
 
 
 def is_absolute(part: str | Spec) -> bool:
-    """Whether a position is added to the embedding rather than seen inside attention."""
+    """Whether a position encoding is added to the embedding rather than used inside attention."""
     if isinstance(part, str):
         return part in {kind.__name__ for kind in subclasses(Position)}
     return isinstance(part, Position)
 
 
 def to_double(predictor: Predictor) -> Predictor:
-    """The model in double precision, so that a row's answer does not depend on the rows beside it."""
+    """Convert the model to float64, so that a row's prediction does not depend on the other rows of its batch."""
     model = copy.deepcopy(predictor.model).double()
     return replace(predictor, opened=replace(predictor.opened, model=model))
 
 
 def simple(value: Any) -> Any:
-    """A number of numpy, as a search over an array of values gives, as Python's own."""
+    """A numpy scalar, as from a search over an array of values, as a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON holds them; where runs are kept and the device belong to one machine."""
+    """Parameters as JSON-compatible values, without `keep` and `device`, which belong to one machine."""
     found = {name: plain(simple(value)) for name, value in params.items() if name not in ("keep", "device")}
     found["start"] = None if params["start"] is None else str(params["start"])
     if params["settings"] is not None:

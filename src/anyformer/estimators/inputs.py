@@ -1,4 +1,4 @@
-"""What people pass as X, as a frame: arrays without names, tables with names, texts, pictures; or files as they are."""
+"""Convert X to a frame: arrays without names, tables with names, texts, images; files are left as they are."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def is_table(given: Any) -> bool:
     """Whether X has columns with names."""
     owner = type(given).__module__.partition(".")[0]
     if isinstance(given, Frame | Mapping):
-        return owner != "scipy"  # one kind of sparse matrix is a dictionary
+        return owner != "scipy"  # scipy's DOK matrix is a dictionary
     if owner in TABLES:
         return type(given).__name__ not in SERIES
     return isinstance(given, list | tuple) and len(given) > 0 and isinstance(given[0], Mapping)
 
 
 def holds_words(given: Any) -> bool:
-    """Whether an array or list of rows has text among its cells."""
+    """Whether an array or list of rows has text cells."""
     if isinstance(given, np.ndarray):
         if given.dtype.kind in "US":
             return True
@@ -57,7 +57,7 @@ def of_numbers(array: np.ndarray, names: Sequence[str]) -> Frame:
 
 
 def of_cells(given: Any) -> Frame:
-    """Rows without names that hold text; their columns are x0, x1, ..."""
+    """Unnamed rows with text cells, as columns x0, x1, ..."""
     array = np.asarray(given, dtype=object)
     if array.ndim != 2:
         raise UserError(f"X has {array.ndim} axes", where="X", fix="give rows and columns: two axes")
@@ -92,7 +92,7 @@ def of_pictures(given: Any) -> Frame:
 
 
 def pack_image(cell: Any, row: int) -> bytes:
-    """One picture in memory as the bytes of a file."""
+    """An image array encoded as a file's bytes."""
     if isinstance(cell, bytes):
         return cell
     from anyformer.data.files.open_text import import_pyarrow
@@ -112,7 +112,7 @@ def pack_image(cell: Any, row: int) -> bytes:
 
 
 def list_values(given: Any) -> list[Any]:
-    """The cells of a list, array or series."""
+    """The values of a list, array or series."""
     if isinstance(given, np.ndarray):
         return list(given) if given.ndim > 1 else given.tolist()
     if type(given).__module__.partition(".")[0] == "pyarrow":
@@ -123,7 +123,7 @@ def list_values(given: Any) -> list[Any]:
 
 
 def with_column(frame: Frame, name: str, column: pa.Array) -> Frame:
-    """The frame with one more column, which has to be as long."""
+    """The frame with one more column of the same length."""
     if len(column) != len(frame):
         raise UserError(
             f"Found input variables with inconsistent numbers of samples: [{len(frame)}, {len(column)}]",
@@ -133,14 +133,14 @@ def with_column(frame: Frame, name: str, column: pa.Array) -> Frame:
 
 
 def free_name(names: Sequence[str], wanted: str = "target") -> str:
-    """A name that no column has."""
+    """An unused column name."""
     while wanted in names:
         wanted += "_"
     return wanted
 
 
 def only(frame: Frame, read: Sequence[str], known: Sequence[str], targets: Sequence[str]) -> Frame:
-    """The columns of a table that a fitted model reads; a column it never saw is refused, as is one that is missing."""
+    """The columns of a table that a fitted model reads; unknown and missing columns are errors."""
     lost = [name for name in read if name not in frame.names]
     strange = [name for name in frame.names if name not in known and name not in targets]
     if lost or strange:

@@ -1,4 +1,4 @@
-"""Classes of any type as words, which is what training knows labels by, and back."""
+"""Classes of any type as strings, as used by training, and back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from anyformer.data.columns.convert import MISSING
 from anyformer.tasks.target_look import SEPARATORS, are_label_lists
 
-Cells = Literal["words", "file", "truths", "numbers"]  # what the cells of a target column were
+Cells = Literal["words", "file", "truths", "numbers"]  # the original type of a target column's cells
 
 
 def spell_classes(classes: np.ndarray) -> list[str]:
-    """A word for every class: its own where training cannot mistake it for something else, else a number.
+    """A string for every class: its own text if training cannot misread it, else a number.
 
     >>> spell_classes(np.array([0, 1])), spell_classes(np.array(["a", "b"])), spell_classes(np.array(["", "a;b"]))
     (['0', '1'], ['a', 'b'], ['class 0', 'class 1'])
@@ -31,7 +31,7 @@ def word_of(value: Any) -> str:
 
 
 def classes_of(labels: Sequence[str], cells: Cells) -> np.ndarray:
-    """Labels as found in a table, in the type its cells had; a file's whole numbers are numbers.
+    """Labels in the original type of the cells; integers of a file are integers.
 
     >>> classes_of(["0", "1"], "file").tolist(), classes_of(["0", "1"], "words").tolist()
     ([0, 1], ['0', '1'])

@@ -1,7 +1,7 @@
-"""One fit: a training in a folder of its own that is gone afterwards, or a whole run with its report where it is kept.
+"""One fit: a training in a temporary folder, or a full run with its report if it is kept.
 
-A grid search fits hundreds of times: without a folder to keep, nothing is compared with baselines, drawn or timed,
-and the best weights wait in memory until the end.
+A grid search fits hundreds of times: without `keep`, there are no baselines, figures or timing trials, and the best
+    weights stay in memory until the end.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from anyformer.training.step import put
 from anyformer.training.train import Run, work
 from anyformer.training.trainer import Session
 
-EVALUATIONS = 10  # of a fit with a given number of steps
-SMALL = 2**24  # parameters times rows of a step below which a second thread does not help
+EVALUATIONS = 10  # per fit with a given number of steps
+SMALL = 2**24  # parameters x rows per step below which a second thread does not help
 logger = logging.getLogger("anyformer")
 
 
 @dataclass
 class FitResult:
-    """What came out of a fit."""
+    """The result of a fit."""
 
     predictor: Predictor
     history: list[dict[str, Any]]
     steps: int
     facts: dict[str, Any]  # about the data: columns, what was left out
-    run: Run | None  # of a fit that was kept
+    run: Run | None  # only of a kept fit
 
 
 def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[dict[str, Any]], None]) -> FitResult:
-    """Train as asked; `check` sees what was decided about the data before the first step."""
+    """Train as requested; `check` is called with the prepared data before the first step."""
     device = pick_device(request.device)
     log: Log = silence if quiet else logger.info
     scratch = None if keep is not None else Path(tempfile.mkdtemp(prefix="anyformer-"))
@@ -72,7 +72,7 @@ def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[
         steps = int(folder.facts["step"])
         return FitResult(found, folder.metrics(), steps, facts, None if scratch is not None else Run(folder.path))
     except Stopped:
-        # A search over many fits takes a ValueError for one bad fit and goes on; whoever pressed Ctrl-C means all.
+        # A search treats a ValueError as one failed fit and continues; Ctrl-C must end the whole search.
         raise KeyboardInterrupt from None
     finally:
         if scratch is not None:
@@ -81,7 +81,7 @@ def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Leave torch's random numbers, threads and algorithms as they were found."""
+    """Restore torch's random state, thread count and deterministic mode afterwards."""
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -92,12 +92,12 @@ def aside() -> Iterator[None]:
 
 
 class InMemorySession(Session):
-    """A training that leaves one model and its curve."""
+    """A training session that keeps only the best model and its curve."""
 
     best: dict[str, Tensor] | None = None
 
     def prepare(self) -> None:
-        """Choose the threads by the size of the model rather than by the clock, so that two fits have equal bits."""
+        """Choose the thread count by model size instead of timing, so that two fits are bit-identical."""
         training = self.config.training
         if training.threads is None:
             size = sum(p.numel() for p in self.model.parameters()) * (training.batch_size or 1)
@@ -106,7 +106,7 @@ class InMemorySession(Session):
         super().prepare()
 
     def measure_and_plan(self) -> None:
-        """Fix what is open without a trial, where the number of steps is given."""
+        """Plan without a timing trial if the number of steps is given."""
         training = self.config.training
         if training.steps is None:
             super().measure_and_plan()
@@ -116,7 +116,7 @@ class InMemorySession(Session):
         self.config = self.config.replace(training=training)
 
     def save(self) -> None:
-        """Remember the weights that have been the best so far; the last ones where nothing is held out."""
+        """Keep the best weights so far; the latest ones without validation rows."""
         self.flush()
         self.saver.refuse_nonfinite(self.done)
         self.fresh_best = False
@@ -133,7 +133,8 @@ class InMemorySession(Session):
         self.fit_probabilities(store.checkpoint_name(step))
 
     def fit_probabilities(self, weights: str) -> None:
-        """Temperatures by the validation rows; a threshold only where it is set: `predict` is then the likeliest."""
+        """Fit temperatures on the validation rows; a threshold only if set, so that `predict` otherwise is the
+        argmax."""
         if self.data.valid is None or not self.task.gives_probabilities:
             return
         assert self.best is not None
@@ -147,12 +148,12 @@ class InMemorySession(Session):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files of a model folder."""
+    """The bytes of all files of a model folder."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def open_files(files: dict[str, bytes], device: str) -> Predictor:
-    """The model whose files these are."""
+    """Load a model from its files in memory."""
     with scratch_folder() as folder:
         for file, data in files.items():
             (folder / Path(file).name).write_bytes(data)
@@ -160,6 +161,6 @@ def open_files(files: dict[str, bytes], device: str) -> Predictor:
 
 
 def save_files(predictor: Predictor) -> dict[str, bytes]:
-    """The files of a model in memory."""
+    """Save a model as files in memory."""
     with scratch_folder() as folder:
         return contents(predictor.save(folder / "model"))

@@ -18,12 +18,12 @@ TABULAR = ("number", "category", "date")
 
 
 class Classifier(ClassifierMixin, RowEstimator):
-    """Rows into classes."""
+    """Base class: classify rows."""
 
     task = "classify"
     classes_: np.ndarray
-    _given: np.ndarray | None = None  # the classes, where y is given as it is
-    _order: list[int]  # the place among them of each label that training knows
+    _given: np.ndarray | None = None  # the classes, if y was given as data
+    _order: list[int]  # index in `classes_` of each label of the training
 
     def fit(self, X: Any, y: Any = None, *, target: Target = None) -> Any:
         """Train on X and y, or on a table or file whose column `target` (or y, as a name) is to be predicted."""
@@ -67,7 +67,7 @@ class Classifier(ClassifierMixin, RowEstimator):
         return share
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of every row; where a row may have several, 0 or 1 for each."""
+        """The most probable class of every row; 0 or 1 per class for label sets."""
         share = self.predict_proba(X)
         if self._multi:
             return (share > 0.5).astype(np.int64)
@@ -103,7 +103,7 @@ class Classifier(ClassifierMixin, RowEstimator):
 
 
 class Regressor(RegressorMixin, RowEstimator):
-    """Rows into numbers."""
+    """Base class: predict numbers from rows."""
 
     task = "regress"
     numeric_target = True
@@ -124,7 +124,7 @@ class Regressor(RegressorMixin, RowEstimator):
         return pa.array(values)
 
     def predict(self, X: Any) -> np.ndarray:
-        """A number for every row; a row of numbers where there are several targets."""
+        """A number per row; a row of numbers with several targets."""
         return np.asarray(self._answers(self._rows(X)).predicted, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -188,7 +188,7 @@ class MixedRegressor(Regressor):
 
 
 def cells_of(frame: Frame, name: str) -> Cells:
-    """What kind of values the cells of a target column are."""
+    """The type of a target column's cells."""
     import pyarrow as pa
 
     kind = frame.column(name).type

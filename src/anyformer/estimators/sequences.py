@@ -1,4 +1,4 @@
-"""Estimators whose answers are sequences: a tag for every word, a translation, more text."""
+"""Estimators that predict sequences: a tag per word, a translation, a continuation."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WORDS, TAGS, SOURCE, WRITTEN = "words", "tags", "source", "target"
 
 
 class SequenceEstimator(Estimator):
-    """Reads a list of sequences; y is a list as long."""
+    """Base class: X is a list of sequences, y a list of the same length."""
 
     reads: str = SOURCE
     writes: str = WRITTEN
 
     def _pairs(self, X: Any, y: Any) -> tuple[Any, tuple[str, ...]]:
-        """The source to train or be evaluated on, and its target where that has to be named."""
+        """The data to train or evaluate on, and the name of its target if needed."""
         files = files_of(X)
         if files is not None:
             other = files_of(y) if y is not None else None
@@ -67,7 +67,7 @@ class SequenceEstimator(Estimator):
         return self._answers(source)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The metric the task is evaluated by; the larger the better."""
+        """The main metric of the task; larger is better."""
         found = self._evaluate(X, y)
         task = find(self.task)
         return float(task.metrics(found)[task.main_metric(labels=found.labels or ())])
@@ -82,7 +82,7 @@ class SequenceEstimator(Estimator):
 
 
 class TokenTagger(SequenceEstimator):
-    """A tag for every word: X and y are lists of lists, or X is a CoNLL file."""
+    """Tag every word: X and y are lists of lists, or X is a CoNLL file."""
 
     task = "tag"
     reads, writes = WORDS, TAGS
@@ -95,7 +95,7 @@ class TokenTagger(SequenceEstimator):
         return self
 
     def predict(self, X: Any) -> list[list[str]]:
-        """The tags of every sentence, one a word; words beyond what the model reads get the tag for none."""
+        """The tags of every sentence, one per word; words beyond the model's length get the outside tag."""
         return [list(tags) for tags in self._answers(self._rows(X)).predicted]
 
     def _put_facts(self, facts: Any) -> None:
@@ -104,42 +104,42 @@ class TokenTagger(SequenceEstimator):
 
 
 class Translator(SequenceEstimator):
-    """Text into text: X and y are lists of texts, or two files line by line."""
+    """Text to text: X and y are lists of texts, or two line-aligned files."""
 
     task = "translate"
     stacks = ("encoder.stack", "decoder.stack")
 
     def fit(self, X: Any, y: Any = None) -> Any:
-        """Train on texts and what each is to become."""
+        """Train on source texts and target texts."""
         source, targets = self._pairs(X, y)
         self._learn(source, targets, {"data.types": ("source=text", "target=text")} if isinstance(source, Frame) and
                     set(source.names) == {SOURCE, WRITTEN} else {})  # fmt: skip
         return self
 
     def predict(self, X: Any) -> list[str]:
-        """What the model writes for every text, by beam search."""
+        """The generated text for every source text, by beam search."""
         return [str(text) for text in self._answers(self._rows(X)).predicted]
 
 
 class LanguageModel(Estimator):
-    """Running text, to continue: X is a list of texts, a file or a folder."""
+    """Language modelling: X is a list of texts, a file or a folder."""
 
     task = "lm"
 
     def fit(self, X: Any, y: Any = None) -> Any:
-        """Train on texts; y is not looked at."""
+        """Train on texts; y is ignored."""
         files = files_of(X)
         source = files if files is not None else frame_of({"text": [str(text) for text in list_values(X)]})
         self._learn(source, (), {} if files is not None else {"data.inputs": ("text",)})
         return self
 
     def predict(self, X: Sequence[str], *, tokens: int = 40) -> list[str]:
-        """Each text gone on with by at most `tokens` tokens, always by the most probable one."""
+        """Continue each text by at most `tokens` tokens with greedy decoding."""
         check_is_fitted(self, "predictor_")
         return list(self.predictor_.generate(list_values(X), max_new_tokens=tokens, do_sample=False))
 
     def score(self, X: str | Path | Sequence[str], y: Any = None) -> float:
-        """The mean log-probability of a token, in nats."""
+        """The mean log-probability per token, in nats."""
         check_is_fitted(self, "predictor_")
         files = files_of(X)
         if files is not None:
@@ -162,5 +162,5 @@ class LanguageModel(Estimator):
 
 
 def plain_lists(cells: list[Any]) -> list[Any]:
-    """Tuples and arrays inside a list as lists, which is how a column of lists is told."""
+    """Convert tuples and arrays inside a list to lists, so that it is recognised as a column of lists."""
     return [list(cell) if isinstance(cell, tuple | np.ndarray) else cell for cell in cells]

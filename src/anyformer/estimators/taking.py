@@ -1,4 +1,4 @@
-"""X and y as people give them, as what training takes: remembered at fit, checked against it afterwards."""
+"""Convert X and y to training input: recorded at fit, validated against it afterwards."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from anyformer.estimators.inputs import (
 )
 
 Target = str | Sequence[str] | None
-# A cell that is missing is a value of its own; one that is not finite is a mistake.
+# Missing cells are supported; infinite ones are an error.
 NUMBERS: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
 
 class RowEstimator(Estimator):
-    """An estimator of rows: matrices, tables with names, lists of one thing, or files."""
+    """An estimator of rows: matrices, tables with names, lists of one kind of value, or files."""
 
-    lists: ClassVar[str] = ""  # the name of the one column, where X may be a plain list
+    lists: ClassVar[str] = ""  # name of the single column if X may be a plain list
 
     # ------------------------------------------------------------ to fit
 
     def _take(self, X: Any, y: Any, target: Target) -> tuple[Any, tuple[str, ...], dict[str, Any]]:
-        """The source to train on, its targets, and the settings that follow from what X is."""
+        """The training data, its targets, and the settings derived from X."""
         if isinstance(y, str) and target is None:
             y, target = None, y
         targets = (target,) if isinstance(target, str) else tuple(target or ())
@@ -63,7 +63,7 @@ class RowEstimator(Estimator):
         return frame, targets, asked
 
     def _unnamed(self, X: Any, y: Any) -> tuple[Frame, Any, dict[str, Any]]:
-        """A list or a matrix as a frame; every column of a matrix of numbers is read, as a number."""
+        """A list or a matrix as a frame; every column of a numeric matrix is used as a number."""
         if self.lists:
             if y is None:
                 raise missing_y(self)
@@ -82,7 +82,7 @@ class RowEstimator(Estimator):
         return of_numbers(X, names), y, asked
 
     def _with_target(self, frame: Frame, y: Any) -> tuple[Frame, tuple[str, ...]]:
-        """The frame with what is to be predicted as a column."""
+        """The frame with the target as a column."""
         wanted = getattr(y, "name", None)
         name = free_name(frame.names, wanted if isinstance(wanted, str) and wanted else "target")
         return with_column(frame, name, self._column(y)), (name,)
@@ -103,7 +103,7 @@ class RowEstimator(Estimator):
     # ------------------------------------------------------------ after it
 
     def _rows(self, X: Any) -> Any:
-        """New rows as a frame that the model reads, or the files that hold them."""
+        """New rows as a frame for the model, or their files."""
         check_is_fitted(self, "predictor_")
         files = files_of(X)
         if files is not None:

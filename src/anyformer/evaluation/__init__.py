@@ -1,1 +1,1 @@
-"""Evaluation: answers beside the truth, metrics, baselines and the report of a run."""
+"""Evaluation: predictions against ground truth, metrics, baselines and the report of a run."""

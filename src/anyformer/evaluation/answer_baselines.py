@@ -1,4 +1,4 @@
-"""What needs no network to answer questions about a text: the most frequent answer, and words in common."""
+"""Question-answering baselines without a network: the most frequent answer, and word overlap."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
-WORD = re.compile(r"\w+(?:[.,:'’-]\w+)*")  # numbers like 1,000 and words like don't are one
+WORD = re.compile(r"\w+(?:[.,:'’-]\w+)*")  # numbers like 1,000 and words like don't are one word
 MOST_WORDS = 8  # of an answer
 
 
 class AnswerWords(NamedTuple):
-    """How much rather a word stands in a training answer than elsewhere in a context, and how rare it is."""
+    """Log-odds of each word to be in a training answer rather than elsewhere in a context, and its rarity."""
 
-    gain: dict[str, float]  # log of its share among the words of answers, by that among the words of contexts
+    gain: dict[str, float]  # log of its frequency in answers over its frequency in contexts
     rarity: dict[str, float]
-    unseen: float  # the rarity of a word that training does not have
+    unseen: float  # the rarity of a word not in the training data
     unseen_gain: float
 
 
 def usual_answer(truth: Sequence[Sequence[str]]) -> str:
-    """The most frequent training answer, "" where most questions have none; among equals the first in the alphabet."""
+    """The most frequent training answer, "" if most questions have none; ties go to the first in the alphabet."""
     counts = Counter(answers[0] if answers else "" for answers in truth)
     return min(counts.items(), key=lambda item: (-item[1], item[0]))[0]
 
 
 def learn_words(contexts: Sequence[str], truth: Sequence[Sequence[str]]) -> AnswerWords:
-    """Counts of the words of contexts and answers."""
+    """Count the words of contexts and answers."""
     in_contexts: Counter[str] = Counter()
     texts_with: Counter[str] = Counter()
     for text in dict.fromkeys(contexts):
@@ -46,7 +46,7 @@ def learn_words(contexts: Sequence[str], truth: Sequence[Sequence[str]]) -> Answ
 
 
 def answer_by_words(known: AnswerWords, question: str, context: str) -> str:
-    """From the sentence with most of the question's words, the run of other words that is most like an answer."""
+    """The most answer-like run of other words in the sentence that shares most with the question."""
     asked = set(WORD.findall(question.lower()))
 
     def likeness(sentence: str) -> float:
@@ -60,7 +60,7 @@ def answer_by_words(known: AnswerWords, question: str, context: str) -> str:
 
 
 def best_run(known: AnswerWords, sentence: str, asked: set[str]) -> str:
-    """The words in a row, none of them asked, whose gains add up to most; one word at least."""
+    """The contiguous words, none of them in the question, with the largest summed gain; at least one word."""
     found, best = "", -math.inf
     words = list(WORD.finditer(sentence))
     for first in range(len(words)):

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as SQuAD counts them (1606.05250, 1806.03822)."""
+"""Exact match and F1 of answers as defined by SQuAD (1606.05250, 1806.03822)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, English articles and doubled blanks.
+    """Lower-case a text and remove punctuation, English articles and repeated whitespace.
 
     >>> normalise_answer("The  Eiffel-Tower, in Paris.")
     'eiffeltower in paris'
@@ -25,7 +25,7 @@ def exact(predicted: str, answer: str) -> float:
 
 
 def overlap_f1(predicted: str, answer: str) -> float:
-    """F1 of the words that both have; where one of them has none, whether both have none.
+    """F1 of the shared words; if either has no words, 1 if both have none, else 0.
 
     >>> overlap_f1("in Paris", "Paris, France"), overlap_f1("", "Paris")
     (0.5, 0.0)
@@ -38,18 +38,18 @@ def overlap_f1(predicted: str, answer: str) -> float:
 
 
 def right_answers(answers: Sequence[str]) -> list[str]:
-    """The answers that count; where there are none, the empty answer is right."""
+    """The non-empty reference answers; without any, the empty answer is correct."""
     return [answer for answer in answers if normalise_answer(answer)] or [""]
 
 
 def best_scores(predicted: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 with the right answer that is nearest."""
+    """The best exact match and the best F1 over the reference answers."""
     right = right_answers(answers)
     return max(exact(predicted, one) for one in right), max(overlap_f1(predicted, one) for one in right)
 
 
 def answer_metrics(predicted: Sequence[str], truth: Sequence[Sequence[str]]) -> dict[str, float]:
-    """F1 and exact match, from 0 to 1; with questions that have no answer also of both sorts apart."""
+    """F1 and exact match from 0 to 1; if some questions have no answer, also for both kinds separately."""
     if not len(predicted):
         return {}
     scores = [best_scores(said, answers) for said, answers in zip(predicted, truth, strict=True)]

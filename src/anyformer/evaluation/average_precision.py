@@ -1,4 +1,4 @@
-"""Average precision of found objects, as the COCO challenge counts it."""
+"""Average precision of detected objects as defined by COCO."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-LEVELS = np.linspace(0.5, 0.95, 10)  # overlaps from which an object counts as found
+LEVELS = np.linspace(0.5, 0.95, 10)  # IoU thresholds
 RECALLS = np.linspace(0.0, 1.0, 101)
-MOST = 100  # answers of one class in one image that count
+MOST = 100  # detections of one class per image that count
 
 
 @dataclass
 class Objects:
-    """Objects of one image: corners (N,4) left, top, right, bottom in any unit, classes (N,), and scores if answers.
+    """Objects of one image: corners (N,4) left, top, right, bottom in any unit, classes (N,); scores for detections.
 
-    A `crowd` among true objects stands for many: it need not be found, and what is found inside it is not wrong.
+    A `crowd` among true objects stands for many: it need not be detected, and detections inside it are ignored.
     """
 
     boxes: np.ndarray
@@ -25,7 +25,7 @@ class Objects:
     crowd: np.ndarray | None = None
 
     def of(self, kind: int) -> Objects:
-        """Those of one class; answers with the best first, and no more than count."""
+        """The objects of one class; detections are sorted by score and limited to `MOST`."""
         at = np.flatnonzero(np.asarray(self.classes) == kind)
         if self.scores is not None:
             at = at[np.argsort(-np.asarray(self.scores)[at], kind="stable")][:MOST]
@@ -38,7 +38,7 @@ class Objects:
 
 @dataclass
 class Precision:
-    """`ap` is the mean over overlaps .5 to .95, `ap50` and `ap75` are those of one, `classes` the AP of each class."""
+    """`ap` is the mean over IoU .5 to .95, `ap50` and `ap75` are at one threshold, `classes` the AP of each class."""
 
     ap: float
     ap50: float
@@ -47,9 +47,9 @@ class Precision:
 
 
 def found_objects(logits: np.ndarray, boxes: np.ndarray, wide: float, high: float) -> Objects:
-    """What a detector says of one image, from logits (Q,C+1), the last of them "no object", and boxes (Q,4) in shares.
+    """Detections of one image from logits (Q,C+1), the last one "no object", and relative boxes (Q,4) (cx, cy, w, h).
 
-    Every answer counts, with the probability of its best class as its score.
+    Every query is a detection, scored by the probability of its best class.
     """
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     share = (shifted / shifted.sum(-1, keepdims=True))[:, :-1]
@@ -64,7 +64,7 @@ def true_objects(boxes: np.ndarray, classes: np.ndarray, crowd: np.ndarray | Non
 
 
 def average_precision(answers: Sequence[Objects], truth: Sequence[Objects]) -> Precision:
-    """Average precision of the answers to each image; classes of which there is no true object do not count.
+    """Average precision over all images; classes without a true object are left out.
 
     >>> there = Objects(np.array([[0, 0, 10, 10]]), np.array([0]))
     >>> found = Objects(np.array([[0, 0, 10, 9.8]]), np.array([0]), np.array([0.7]))
@@ -87,7 +87,7 @@ def average_precision(answers: Sequence[Objects], truth: Sequence[Objects]) -> P
 
 
 def of_class(answers: Sequence[Objects], truth: Sequence[Objects]) -> np.ndarray | None:
-    """Average precision at every level (10,) for the objects of one class; None where there is none to be found."""
+    """Average precision of one class at every IoU threshold (10,); None without true objects."""
     there = sum(int((~crowd_of(image)).sum()) for image in truth)
     if not there:
         return None
@@ -103,7 +103,7 @@ def of_class(answers: Sequence[Objects], truth: Sequence[Objects]) -> np.ndarray
 
 
 def match_objects(found: Objects, true: Objects) -> tuple[np.ndarray, np.ndarray]:
-    """Which answers (levels, N), best first, find an object that no better one found; and which do not count."""
+    """Which detections (levels, N), best first, match an object not yet matched, and which are ignored."""
     crowd = crowd_of(true)
     shares = overlaps(found.boxes, true.boxes, crowd)  # (N,M)
     hits = np.zeros((len(LEVELS), len(found.boxes)), bool)
@@ -113,7 +113,7 @@ def match_objects(found: Objects, true: Objects) -> tuple[np.ndarray, np.ndarray
         for answer, row in enumerate(shares):
             free = ~taken & ~crowd & (row >= min(least, 1 - 1e-10))
             if free.any():
-                # Of equal overlaps the last one counts, as in the challenge.
+                # The last of equal overlaps wins, as in COCO's implementation.
                 best = np.flatnonzero(free & (row == row[free].max()))[-1]
                 taken[best], hits[level, answer] = True, True
             else:
@@ -122,7 +122,7 @@ def match_objects(found: Objects, true: Objects) -> tuple[np.ndarray, np.ndarray
 
 
 def overlaps(found: np.ndarray, true: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """Shared over joint area (N,M); with a crowd, shared area over the answer's own."""
+    """IoU (N,M); for a crowd, intersection over the detection's own area."""
     start, stop = np.maximum(found[:, None, :2], true[None, :, :2]), np.minimum(found[:, None, 2:], true[None, :, 2:])
     shared = np.clip(stop - start, 0, None).prod(-1)
     own, other = sides(found)[:, None], sides(true)[None]
@@ -131,7 +131,7 @@ def overlaps(found: np.ndarray, true: np.ndarray, crowd: np.ndarray) -> np.ndarr
 
 
 def sides(boxes: np.ndarray) -> np.ndarray:
-    """Areas of corners (N,4)."""
+    """Areas of boxes given as corners (N,4)."""
     return np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(-1)
 
 
@@ -140,7 +140,7 @@ def crowd_of(image: Objects) -> np.ndarray:
 
 
 def area_under(hits: np.ndarray, there: int) -> float:
-    """The mean precision at 101 recalls; at each, the best precision at that recall or beyond."""
+    """Mean interpolated precision at 101 recall levels: the best precision at that recall or beyond."""
     right = np.cumsum(hits)
     recall, precision = right / there, right / np.arange(1, len(hits) + 1)
     precision = np.maximum.accumulate(precision[::-1])[::-1]

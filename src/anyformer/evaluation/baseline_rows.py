@@ -1,4 +1,4 @@
-"""Rows: what a baseline learns from, as plain arrays. The data layer fills in what the data has."""
+"""Rows that a baseline learns from, as plain arrays; the data layer sets the fields that the data has."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from anyformer.data.datasets.series import RawSeries
 
 @dataclass(frozen=True)
 class RawRows:
-    """The raw inputs of one side of a split, before any scaling or tokenizing; what a data set lacks stays None.
+    """The raw inputs of one split, before any scaling or tokenizing; fields that a data set lacks stay None.
 
     texts       N strings; several text columns joined by a space. Language model: the documents in order
     numbers     (N, K) floats, nan where a value is missing; dates as seconds or as parts
-    categories  (N, K) of strings (None or "" is missing) or of whole numbers (negative is missing)
-    images      (N, H, W) or (N, H, W, channels), of any number type, all of one size
+    categories  (N, K) of strings (None or "" is missing) or of integers (negative is missing)
+    images      (N, H, W) or (N, H, W, channels), of any numeric dtype, all of one size
     words       N lists of words (tagging)
     sources     N texts to translate
-    tasks       N names of what is to be done with them, where they differ
-    tokens      (T,) token numbers of a language model's text
+    tasks       N task names, if the rows have different tasks
+    tokens      (T,) token ids of a language model's text
     series      windows of a time series (forecasting)
-    sizes       (N, 2) width and height of images in which objects are looked for (detection)
+    sizes       (N, 2) width and height of images (detection)
     """
 
     texts: Sequence[str] | None = None
@@ -43,11 +43,11 @@ class RawRows:
         return max((len(value) for value in self.filled().values()), default=0)
 
     def filled(self) -> dict[str, Any]:
-        """The fields that the data has."""
+        """The fields that are not None."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     def take(self, rows: np.ndarray) -> RawRows:
-        """Some rows, in the order given."""
+        """The given rows, in the given order."""
         return replace(self, **{name: take_items(value, rows) for name, value in self.filled().items()})
 
 
@@ -57,14 +57,14 @@ def take_items(values: Any, rows: np.ndarray) -> Any:
 
 
 def sample_rows(count: int, most: int, seed: int) -> np.ndarray:
-    """At most `most` of `count` rows, drawn without return, in their order."""
+    """At most `most` of `count` rows, sampled without replacement and sorted."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).permutation(count)[:most])
 
 
 def raw_rows(examples: RowExamples) -> RawRows:
-    """What a simple learner is given for the same rows."""
+    """The raw inputs of the same rows, for a baseline."""
     frame = examples.frame.take(examples.rows)
     found: dict[str, Any] = {}
     numbers: list[np.ndarray] = []

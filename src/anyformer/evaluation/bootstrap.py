@@ -1,4 +1,4 @@
-"""How sure a figure is: the bootstrap over rows, paired where two models have answered the same rows."""
+"""Confidence intervals of metrics by a bootstrap over rows, paired if two models answered the same rows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from anyformer.evaluation.metric_directions import gain
 
 DRAWS = 1000
 ERROR_DRAWS = 200  # are enough for a standard error
-GROUPS = 2000  # rows beyond so many are drawn in groups put together at random: the spread of a sum stays the same
+GROUPS = 2000  # beyond this number, rows are resampled in random groups: the variance of a sum stays the same
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """A metric as a function of sums over rows: what each row adds, and what the sums make.
+    """A metric as a function of sums over rows: the terms of each row, and the function of the sums.
 
     >>> hits = np.array([1.0, 0.0, 1.0, 1.0])
     >>> RowSums(hits[:, None], lambda sums: sums[..., 0] / 4).value
     0.75
     """
 
-    values: np.ndarray  # (N,K) what each row adds
+    values: np.ndarray  # (N,K) terms of each row
     combine: Callable[[np.ndarray], np.ndarray]  # sums (...,K) to the metric (...)
-    block: int = 1  # neighbouring rows that are drawn together, such as the steps of one forecast
+    block: int = 1  # size of blocks of neighbouring rows that are resampled together, such as the steps of one forecast
 
     @property
     def value(self) -> float:
@@ -36,14 +36,14 @@ class RowSums:
 
 
 class Interval(NamedTuple):
-    """A figure, and where it would lie in 95 of 100 draws of as many rows."""
+    """A value with its 95 % bootstrap interval."""
 
     value: float
     low: float
     high: float
 
     def facts(self) -> dict[str, float]:
-        """As evaluation.json holds it."""
+        """The entry of evaluation.json."""
         return self._asdict()
 
     @property
@@ -52,14 +52,14 @@ class Interval(NamedTuple):
 
 
 def mean_of_rows(values: np.ndarray) -> RowSums:
-    """A metric that is the mean of a number of each row; rows without one (nan) are left out."""
+    """A metric that is the mean of one value per row; rows without one (nan) are left out."""
     known = np.isfinite(values)
     parts = np.stack([np.where(known, values, 0.0), known], 1).astype(np.float64)
     return RowSums(parts, lambda sums: ratio(sums[..., 0], sums[..., 1]))
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """One sum over the other, 0 where there is nothing to divide by."""
+    """The ratio of two sums, 0 if the divisor is 0."""
     return np.divide(above, below, out=np.zeros(np.shape(above)), where=below != 0)
 
 
@@ -70,13 +70,13 @@ def estimate_interval(ours: RowSums, *, seed: int = 0) -> Interval:
 
 
 def compare_rows(ours: RowSums, theirs: RowSums, *, seed: int = 0) -> Interval:
-    """Our metric less theirs on the same rows, which are drawn for both together."""
+    """The interval of our metric minus theirs by a paired bootstrap over the same rows."""
     mine, other = draw_sums([ours, theirs], DRAWS, seed)
     return as_interval(ours.value - theirs.value, ours.combine(mine) - theirs.combine(other))
 
 
 def standard_error(ours: RowSums, *, seed: int = 0) -> float:
-    """The spread of the metric over draws of as many rows."""
+    """The bootstrap standard error of the metric."""
     (sums,) = draw_sums([ours], ERROR_DRAWS, seed)
     return float(np.std(ours.combine(sums)))
 
@@ -87,7 +87,7 @@ def as_interval(value: float, drawn: np.ndarray) -> Interval:
 
 
 def draw_sums(sides: list[RowSums], draws: int, seed: int) -> list[np.ndarray]:
-    """Sums (draws,K) over rows drawn with replacement, the same rows for every side."""
+    """Sums (draws,K) over rows drawn with replacement, the same rows for every model."""
     generator = np.random.default_rng(seed)
     group = group_rows(len(sides[0].values), sides[0].block, generator)
     count = int(group.max(initial=-1)) + 1
@@ -97,7 +97,7 @@ def draw_sums(sides: list[RowSums], draws: int, seed: int) -> list[np.ndarray]:
 
 
 def group_rows(rows: int, block: int, generator: np.random.Generator) -> np.ndarray:
-    """The group of each row: blocks of neighbours, and where those are many, several blocks put together at random."""
+    """The group of each row: blocks of neighbours, merged at random if there are too many."""
     blocks = -(-rows // block)
     number = np.arange(blocks)
     if blocks > GROUPS:
@@ -106,12 +106,12 @@ def group_rows(rows: int, block: int, generator: np.random.Generator) -> np.ndar
 
 
 def group_sums(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """What each group adds (groups,K)."""
+    """Summed terms of each group (groups,K)."""
     return np.stack([np.bincount(group, column, minlength=count) for column in values.T], 1)
 
 
 def relate(metric: str, difference: Interval) -> str:
-    """How the model stands beside another, by the interval of the difference.
+    """How the model compares to another, by the interval of the difference.
 
     >>> relate("accuracy", Interval(0.012, 0.004, 0.021)), relate("rmse", Interval(0.1, -0.2, 0.4))
     ('better than', 'not told apart from')

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: of all answers given with 80 %, are four in five right?"""
+"""Calibration of probabilities: are 80 % of the predictions made with probability 0.8 correct?"""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Reliability:
-    """Answers sorted into bins of equal width by their probability; empty bins have count 0 and nan means."""
+    """Predictions in equal-width bins of probability; empty bins have count 0 and nan means."""
 
-    count: np.ndarray  # (bins,) answers in the bin
+    count: np.ndarray  # (bins,) predictions in the bin
     said: np.ndarray  # (bins,) their mean probability
-    true: np.ndarray  # (bins,) the share of them that came true
+    true: np.ndarray  # (bins,) the fraction of them that is correct
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the mean gap between said and true, weighted by how many answers a bin has."""
+        """Expected calibration error: the mean gap between `said` and `true`, weighted by the count of each bin."""
         filled = self.count > 0
         gaps = np.abs(self.said[filled] - self.true[filled])
         return float((gaps * self.count[filled]).sum() / self.count.sum()) if filled.any() else 0.0
 
 
 def reliability(chance: np.ndarray, came_true: np.ndarray, bins: int = BINS) -> Reliability:
-    """Bins of the probabilities (N,) of events that did (1) or did not (0) come true; an edge belongs to the bin below.
+    """Bin the probabilities (N,) of events that occurred (1) or did not (0); an edge belongs to the bin below.
 
     >>> reliability(np.array([0.1, 0.9, 0.9]), np.array([0, 1, 0]), bins=2).true.tolist()
     [0.0, 0.5]
@@ -44,19 +44,19 @@ def reliability(chance: np.ndarray, came_true: np.ndarray, bins: int = BINS) -> 
 
 
 def of_classes(truth: np.ndarray, probability: np.ndarray, bins: int = BINS) -> Reliability:
-    """Two classes: the probability of the second. More: the probability of the answer given."""
+    """Two classes: the probability of the second. More: the probability of the predicted class."""
     if probability.shape[1] == 2:
         return reliability(probability[:, 1], truth == 1, bins)
     return reliability(probability.max(1), probability.argmax(1) == truth, bins)
 
 
 def of_label_sets(truth: np.ndarray, probability: np.ndarray, bins: int = BINS) -> Reliability:
-    """Every label of every row is one event."""
+    """Each label of each row is one event."""
     return reliability(probability.reshape(-1), truth.reshape(-1), bins)
 
 
 def probability_errors(answers: Answers) -> dict[str, float]:
-    """How far probabilities are off: log-loss, of label sets the mean over labels, and expected calibration error."""
+    """Log loss (of label sets the mean over labels) and expected calibration error."""
     if answers.multi:
         truth, chance = np.asarray(answers.truth), np.asarray(answers.probability, np.float64)
         small = float(np.finfo(np.float32).eps)
@@ -70,15 +70,15 @@ def probability_errors(answers: Answers) -> dict[str, float]:
 # ---------------------------------------------------------------- temperature
 
 COLDEST, HOTTEST = 0.02, 50.0
-SEARCH = 40  # halvings of the range, each by the golden section
-# Spread of the logarithm of a temperature before any row is seen, above 1 and below: few rows leave it near 1. Models
-# that have seen their rows often are too sure, and hardly ever not sure enough.
+SEARCH = 40  # iterations of the golden-section search
+# Prior standard deviation of the log-temperature, above 1 and below: few rows leave it near 1. Models
+# trained for many epochs are usually overconfident and rarely underconfident.
 HOT, COLD = 1.0, 0.3
 GOLDEN = (5**0.5 - 1) / 2
 
 
 def fit_temperature(logits: np.ndarray, truth: np.ndarray) -> float:
-    """The temperature of logits (N,C) with the lowest log-loss of the classes (N,).
+    """The temperature of logits (N,C) that minimises the log loss of the classes (N,).
 
     >>> logits = np.array([[4.0, 0.0]] * 4000)
     >>> round(fit_temperature(logits, np.array([0, 0, 0, 1] * 1000)), 1)  # said 98 %, came true 75 %
@@ -93,7 +93,7 @@ def fit_temperature(logits: np.ndarray, truth: np.ndarray) -> float:
 
 
 def fit_label_temperatures(logits: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """A temperature for each label of a set (C,), of logits (N,C) and truth (N,C) of 0 and 1."""
+    """A temperature per label (C,), from logits (N,C) and truth (N,C) of 0 and 1."""
     exact = logits.astype(np.float64)
 
     def cost(temperature: np.ndarray) -> np.ndarray:
@@ -103,19 +103,19 @@ def fit_label_temperatures(logits: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def class_nats(logits: np.ndarray, truth: np.ndarray) -> float:
-    """The summed log-loss of classes."""
+    """The summed log loss of classes."""
     highest = logits.max(1, keepdims=True)
     whole = highest[:, 0] + np.log(np.exp(logits - highest).sum(1))
     return float((whole - logits[np.arange(len(truth)), truth]).sum(dtype=np.float64))
 
 
 def label_nats(logits: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """The summed log-loss of each label on its own (C,)."""
+    """The summed log loss per label (C,)."""
     return (np.logaddexp(0.0, logits) - truth * logits).sum(0, dtype=np.float64)
 
 
 def search_temperatures(cost: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
-    """The temperatures (count,) where the cost of each, with the prior, is lowest."""
+    """The temperatures (count,) that minimise each cost plus the prior."""
 
     def whole(log_temperature: np.ndarray) -> np.ndarray:
         spread = np.where(log_temperature > 0, HOT, COLD)

@@ -1,4 +1,4 @@
-"""What the data of a run was, from data.json: known entries as tables, everything else as it stands."""
+"""The data of a run from data.json: known entries as tables, everything else verbatim."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from anyformer.evaluation.page import figures, fold, pairs, table, words
 from anyformer.evaluation.run_files import is_number
 
-MOST = 200  # rows of any of these tables
-HIDDEN = {"name", "path", "unit", "first"}  # of a file: a report may be passed on, a folder's name is nobody's business
+MOST = 200  # rows per table
+HIDDEN = {"name", "path", "unit", "first"}  # of a file: a report may be shared, so local paths are left out
 OWN = {"sources", "columns", "split", "parts", "skipped", "dropped", "notes", "task", "target", "why"}
 
 
 def data(facts: Mapping[str, Any]) -> str:
-    """Files, split, columns, and what was left out and why."""
+    """Files, split, columns, and rows left out with the reasons."""
     if not facts:
         return ""
     out = [f"<p>{words(facts['why'])}</p>"] if facts.get("why") else []
@@ -36,7 +36,7 @@ def data(facts: Mapping[str, Any]) -> str:
 
 
 def records(caption: str, head: str, value: Any) -> str:
-    """A mapping of names to numbers or records, or a list of records, as a table; anything else in words."""
+    """A mapping of names to numbers or records, or a list of records, as a table; anything else as text."""
     if not value:
         return ""
     if isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
@@ -63,7 +63,7 @@ def records(caption: str, head: str, value: Any) -> str:
 
 
 def field(key: str, value: Any) -> Any:
-    """One cell: a hash is shown by its beginning, a number to the right."""
+    """One cell: hashes are shortened, numbers are right-aligned."""
     if key == "sha256" and isinstance(value, str):
         return f"<code>{escape(value[:12])}</code>"
     return figures(value) if is_number(value) else words(value) if value else ""

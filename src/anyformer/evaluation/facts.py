@@ -1,4 +1,4 @@
-"""What a report shows of an evaluation, small and plain enough for evaluation.json."""
+"""What a report shows of an evaluation, as small JSON-compatible values for evaluation.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 300  # characters of a text in a table
 
 
 def plain(value: Any) -> Any:
-    """A value as strict JSON holds it: no numpy, and null for a number that is none."""
+    """A value as strict JSON: no numpy types, and null for nan and infinity."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -33,13 +33,13 @@ def plain(value: Any) -> Any:
 
 
 def short(text: Any, most: int = SHOWN) -> str:
-    """Text on one line, cut where it is long."""
+    """Text on one line, truncated if long."""
     line = " ".join(str(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def digits(value: float, count: int = 6) -> float:
-    """A number rounded to significant digits: points of a figure need no more."""
+    """A number rounded to significant digits, enough for points of a figure."""
     return float(f"{value:.{count}g}")
 
 
@@ -47,7 +47,7 @@ def digits(value: float, count: int = 6) -> float:
 
 
 def class_facts(answers: Answers) -> dict[str, Any]:
-    """Confusion, scores of each class, calibration."""
+    """Confusion matrix, scores per class, calibration."""
     truth, predicted, probability = known_classes(answers)
     if not len(truth):
         return {"rows": 0}
@@ -62,7 +62,7 @@ def class_facts(answers: Answers) -> dict[str, Any]:
 
 
 def confusion(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-    """The matrix, where there are many classes only of those most often confused, and the scores of each class."""
+    """The confusion matrix, of many classes only the most confused ones, and the scores per class."""
     hits, true, said = counts.diagonal(), counts.sum(1), counts.sum(0)
     met = np.flatnonzero(true + said)
     wrong = true + said - 2 * hits
@@ -78,12 +78,12 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
 
 
 def bins_as_json(bins: calibration.Reliability, what: str) -> dict[str, Any]:
-    """A reliability diagram as JSON holds it."""
+    """A reliability diagram as JSON-compatible values."""
     return {"what": what, "count": bins.count, "said": bins.said, "true": bins.true, "error": bins.error}
 
 
 def label_set_facts(answers: Answers) -> dict[str, Any]:
-    """Scores of each label on its own, and calibration over all of them."""
+    """Scores per label, and calibration over all of them."""
     truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
     if not len(truth):
         return {"rows": 0}
@@ -107,7 +107,7 @@ def label_set_facts(answers: Answers) -> dict[str, Any]:
 
 
 def tag_facts(answers: Answers) -> dict[str, Any]:
-    """Confusion of words' tags; scores of each type of span, or of each tag."""
+    """Confusion matrix of the tags of words; scores per span type, or per tag."""
     truth, predicted = answers.truth, pad_tags(answers.truth, answers.predicted)
     want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
     facts: dict[str, Any] = {"rows": len(truth), "words": len(want)}
@@ -128,7 +128,7 @@ def tag_facts(answers: Answers) -> dict[str, Any]:
 
 
 def number_facts(answers: Answers) -> dict[str, Any]:
-    """Predicted against true, and how the errors are spread, for each of at most four outputs."""
+    """Predicted against true values and the distribution of errors, for at most four outputs."""
     truth, predicted = (np.asarray(part, np.float64) for part in (answers.truth, answers.predicted))
     if not len(truth):
         return {"rows": 0}

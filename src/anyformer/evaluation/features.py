@@ -1,4 +1,4 @@
-"""Raw rows as matrices for simple learners: counts of words, grey pixels, columns with codes for categories."""
+"""Raw rows as feature matrices for baselines: TF-IDF, grey pixels, columns with codes for categories."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from anyformer.evaluation.baseline_rows import RawRows
 
-WEIGHTS = 5_000_000  # classes times features of a linear model at most, so that it ends soon
-CODES = 254  # categories that gradient boosting tells apart in a column; the rest are as good as one
-SIDE = 16  # pixels of an image's longer side in a linear model
+WEIGHTS = 5_000_000  # largest classes x features of a linear model, to bound its time
+CODES = 254  # categories per column that gradient boosting distinguishes; the rest share one code
+SIDE = 16  # longer side of an image for a linear model, in pixels
 
 
 def is_table(rows: RawRows) -> bool:
-    """Whether there are columns besides text and images."""
+    """Whether there are columns other than text and images."""
     return any(part is not None and part.shape[1] > 0 for part in (rows.numbers, rows.categories))
 
 
 def text_counts(train: RawRows, test: RawRows, features: int) -> tuple[Any, Any]:
-    """TF-IDF of words and pairs of words, fitted on the training texts; None where there are no words at all."""
+    """TF-IDF of unigrams and bigrams, fitted to the training texts; None if there are no words at all."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     counter = TfidfVectorizer(
@@ -33,7 +33,7 @@ def text_counts(train: RawRows, test: RawRows, features: int) -> tuple[Any, Any]
 
 
 def text_factors(train: RawRows, test: RawRows, seed: int, most: int = 32) -> tuple[np.ndarray, np.ndarray]:
-    """The strongest directions of the TF-IDF counts as a few dense columns."""
+    """A truncated SVD of the TF-IDF matrix, as a few dense columns."""
     from sklearn.decomposition import TruncatedSVD
 
     before, after = text_counts(train, test, 20_000)
@@ -44,7 +44,7 @@ def text_factors(train: RawRows, test: RawRows, seed: int, most: int = 32) -> tu
 
 
 def pixels(images: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Images as grey, made smaller by the mean over boxes, one row of numbers each.
+    """Images in grey, downscaled by box averaging, flattened to one row each.
 
     >>> pixels(np.ones((2, 28, 28, 3), np.uint8)).shape
     (2, 256)
@@ -60,7 +60,7 @@ def pixels(images: np.ndarray, side: int = SIDE) -> np.ndarray:
 
 
 def codes(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One column of categories as numbers: frequent ones first, all others as one, missing as nan."""
+    """One column of categories as codes by frequency; rare ones share a code, missing is nan."""
     before, after = ([plain(value) for value in column.tolist()] for column in (train, test))
     counts: dict[str, int] = {}
     for value in before:
@@ -76,14 +76,14 @@ def codes(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain(value: Any) -> str | None:
-    """A category as text, None where it is missing."""
+    """A category as text, None if missing."""
     if value is None or value == "" or value != value or (isinstance(value, int | float) and value < 0):
         return None
     return str(value)
 
 
 def table_columns(train: RawRows, test: RawRows, seed: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Everything as columns for gradient boosting, and which of them are categories."""
+    """All inputs as columns for gradient boosting, and which of them are categorical."""
     before: list[np.ndarray] = []
     after: list[np.ndarray] = []
     categorical: list[int] = []
@@ -96,7 +96,7 @@ def table_columns(train: RawRows, test: RawRows, seed: int) -> tuple[np.ndarray,
                 after.append(pair[1][:, None])
     if train.numbers is not None and test.numbers is not None:
         numbers = [np.where(np.isfinite(one), one, np.nan) for one in (train.numbers, test.numbers)]
-        told = np.isfinite(numbers[0]).any(0)  # a column without any value tells nothing
+        told = np.isfinite(numbers[0]).any(0)  # drop columns without any value
         before.append(numbers[0][:, told])
         after.append(numbers[1][:, told])
     if train.texts is not None and test.texts is not None:
@@ -111,7 +111,7 @@ def table_columns(train: RawRows, test: RawRows, seed: int) -> tuple[np.ndarray,
 
 
 def design(train: RawRows, test: RawRows, outputs: int, seed: int) -> tuple[str, Any, Any, list[int] | None]:
-    """Name of the features, the two matrices, and the categorical columns (None: a linear model is meant)."""
+    """Name of the features, the two matrices, and the categorical columns (None: for a linear model)."""
     table, text, image = is_table(train), train.texts is not None, train.images is not None
     if text and not table and not image:
         before, after = text_counts(train, test, max(1000, min(200_000, WEIGHTS // max(1, outputs))))
@@ -129,7 +129,7 @@ def design(train: RawRows, test: RawRows, outputs: int, seed: int) -> tuple[str,
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Names as a sentence lists them.
+    """Names joined by commas and "and".
 
     >>> list_names(["columns"]), list_names(["columns", "pixels"]), list_names(["columns", "TF-IDF factors", "pixels"])
     ('columns', 'columns and pixels', 'columns, TF-IDF factors and pixels')
@@ -138,7 +138,7 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def word_features(words: Sequence[str], at: int) -> list[str]:
-    """What a linear tagger sees of one word: itself, its ends, its shape, its neighbours."""
+    """Features of one word for a linear tagger: itself, affixes, shape, neighbours."""
     word = words[at]
     low = word.lower()
     shape = "".join("A" if c.isupper() else "a" if c.islower() else "0" if c.isdigit() else c for c in word[:12])

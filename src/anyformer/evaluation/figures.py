@@ -1,4 +1,4 @@
-"""The pictures of a report, each made of numbers alone: curves, points, bars, reliability."""
+"""The figures of a report, made from numbers only: curves, scatter plots, bars, reliability diagrams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from anyformer.plain_text import printable
 
 WIDE, TALL = 640.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 70.0, 34.0, 50.0
-SCALE = "sqrt"  # how weights stand on the colours of a map
-LETTER = 7.5  # width of a letter of a label, about
+SCALE = "sqrt"  # scale of weights on the colours of a heat map
+LETTER = 7.5  # approximate width of a label's letter
 
 
 def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None = None) -> str:
@@ -51,7 +51,7 @@ def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None 
 
 
 def end_labels(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
-    """Names at the right end of lines, moved apart where the lines meet."""
+    """Labels at the right end of lines, moved apart where they would overlap."""
     placed: list[tuple[float, str, str]] = []
     for y, words, class_ in sorted(ends):
         y = max(y, placed[-1][0] + 18) if placed else y
@@ -73,7 +73,7 @@ def small_curve(points: Sequence[Point], name: str, class_: str = "second", mark
 
 
 def scatter(points: Sequence[Sequence[float]], name: str) -> str:
-    """Predicted against true numbers; on the thin line they are equal."""
+    """Predicted against true values, with the identity line."""
     side = 400.0
     low, high = around([value for point in points for value in point], room=0.03)
     across, up = Scale(low, high, LEFT, side - 18), Scale(low, high, side - BOTTOM, TOP)
@@ -84,7 +84,7 @@ def scatter(points: Sequence[Sequence[float]], name: str) -> str:
 
 
 def histogram(counts: Sequence[int], edges: Sequence[float], name: str) -> str:
-    """How the errors are spread around zero."""
+    """Histogram of the errors around zero."""
     side, tall = 400.0, 400.0
     across = Scale(edges[0], edges[-1], LEFT, side - 18)
     up = Scale(0, max(counts) * 1.05 or 1.0, tall - BOTTOM, TOP)
@@ -105,7 +105,7 @@ def histogram(counts: Sequence[int], edges: Sequence[float], name: str) -> str:
 
 
 def reliability(bins: dict[str, Any]) -> str:
-    """Said against true probability in bins; a larger dot stands for more answers, on the thin line both are equal."""
+    """Predicted against observed probability per bin, with the identity line; dot size shows the count."""
     side = 400.0
     across, up = Scale(0, 1, LEFT, side - 18), Scale(0, 1, side - BOTTOM, TOP)
     same = path([(across(0), up(0)), (across(1), up(1))], "guide")
@@ -121,7 +121,7 @@ def reliability(bins: dict[str, Any]) -> str:
 def heat_map(
     values: Sequence[Sequence[float]], rows: Sequence[str] | None, columns: Sequence[str] | None, title: str
 ) -> str:
-    """A matrix as shaded cells with its legend: colours, scale and words are those of the page of `anyformer look`."""
+    """A matrix as shaded cells with its legend, in the colours, scale and words of the page of `anyformer look`."""
     cell = 22.0 if columns is not None else 30.0
     most = max((value for row in values for value in row), default=0.0) or 1.0
     shades = [np.rint(SHADES * place(np.asarray(row), most, SCALE)).astype(int).tolist() for row in values]
@@ -148,7 +148,7 @@ def heat_map(
 
 
 def short(word: str) -> str:
-    """A token as a label: spaces seen, long ones cut.
+    """A token as a label: spaces made visible, long ones truncated.
 
     >>> short(" dog"), short("constantinople"), short("\\n")
     ('·dog', 'constantino…', '↵')
@@ -158,7 +158,7 @@ def short(word: str) -> str:
 
 
 def bar(share: float, class_: str) -> str:
-    """A horizontal bar for a cell of a table, as long as its share; the number stands in the cell beside it."""
+    """A horizontal bar for a table cell, proportional to its share; the number is in the cell beside it."""
     width = 100 * min(1.0, max(0.0, share))
     inside = tag("rect", x=0, y=0, width=100, height=12, class_="rail") + tag(
         "rect", x=0, y=0, width=max(0.4, width), height=12, class_=f"bar {class_}"
@@ -167,5 +167,5 @@ def bar(share: float, class_: str) -> str:
 
 
 def level(share: float) -> int:
-    """The shade of a cell from 0 to 10; anything that is there is never quite white."""
+    """The shade of a cell from 0 to 10; at least 1 if nonzero."""
     return 0 if share <= 0 else max(1, min(10, round(10 * share)))

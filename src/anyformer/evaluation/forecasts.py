@@ -1,4 +1,4 @@
-"""Baselines of a forecast: the last value, the last season repeated, and a linear map of the window."""
+"""Forecast baselines: the last value, the last season repeated, and a linear map of the window."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 from anyformer.data.datasets.linear_forecast import HELD_OUT, evenly, fill_missing, fit_linear
 from anyformer.data.datasets.series import RawSeries
 
-TRIED = 200  # training windows on which periods are compared
-CHUNK = 1_024  # windows foreseen at once
+TRIED = 200  # training windows for comparing periods
+CHUNK = 1_024  # windows forecast per batch
 LAST = "repeating the last value"
 PERIODS = (1, 2, 3, 4, 5, 6, 7, 10, 12, 14, 24, 28, 30, 48, 52, 60, 72, 96, 120, 144, 168, 288, 336, 365)
 
 
 def repeat_period(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
-    """The last `period` steps of each window (B, length, V), over and over: (B, horizon, V)."""
+    """The last `period` steps of each window (B, length, V), repeated to (B, horizon, V)."""
     return windows[:, windows.shape[1] - period + np.arange(horizon) % period]
 
 
 def usual_period(train: RawSeries) -> tuple[int, float]:
-    """The period whose repetition foresees the latest training windows best, and its squared error in variances of a
-    channel; 1 repeats the last value."""
+    """The period whose repetition best forecasts the latest training windows, and its squared error in units of the
+    channels' variance; 1 repeats the last value."""
     latest = int((1 - HELD_OUT) * len(train))
     chosen = latest + evenly(len(train) - latest, TRIED)
     windows, futures = fill_missing(train.windows(chosen)), train.futures(chosen)
@@ -35,12 +35,12 @@ def usual_period(train: RawSeries) -> tuple[int, float]:
 
 
 def repeat_last(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
-    """The trivial forecast in words, and its answers (N * horizon, V)."""
+    """Name of the trivial forecast, and its predictions (N * horizon, V)."""
     return LAST, repeated(test, 1)
 
 
 def linear_or_seasonal(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
-    """The better of a linear map and of the last season repeated, by the latest training windows."""
+    """The better of a linear map and the last season repeated, judged on the latest training windows."""
     linear, (period, error) = fit_linear(train), usual_period(train)
     if linear.error > error:
         return LAST if period == 1 else f"repeating the last {period} steps", repeated(test, period)
@@ -49,11 +49,11 @@ def linear_or_seasonal(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarr
 
 
 def repeated(test: RawSeries, period: int) -> np.ndarray:
-    """The last `period` steps of every window over and over, (N * horizon, V)."""
+    """The last `period` steps of every window repeated, (N * horizon, V)."""
     parts = [repeat_period(fill_missing(test.windows(rows)), test.horizon, period) for rows in chunks(len(test))]
     return np.concatenate(parts).reshape(-1, test.values.shape[1])
 
 
 def chunks(count: int) -> list[np.ndarray]:
-    """All rows, some at a time."""
+    """All rows, in chunks."""
     return [np.arange(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]

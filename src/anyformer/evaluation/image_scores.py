@@ -1,4 +1,4 @@
-"""How good made images are: Fréchet distance of features (FID, 1706.08500) and Inception score (IS, 1606.03498).
+"""Quality of generated images: Fréchet distance of features (FID, 1706.08500) and Inception score (IS, 1606.03498).
 
 The papers take both from one Inception network. No weights are downloaded here: features and classes are those of any
 image classifier, or features alone those of a network with fixed random weights; the scores name it. Scores by
@@ -20,7 +20,7 @@ from anyformer.checkpoints.folder import Opened
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.errors import UserError
 
-WIDTHS = (16, 32, 64)  # channels of the random network, each on half the maps of the one before
+WIDTHS = (16, 32, 64)  # channels of the random network; each stage halves the resolution
 
 
 class InceptionScore(NamedTuple):
@@ -31,7 +31,7 @@ class InceptionScore(NamedTuple):
 
 
 class ImageScores(NamedTuple):
-    """FID of made against real images, IS of both where the network knows classes, and whose features were used."""
+    """FID of generated against real images, IS of both if the network has classes, and the feature network's name."""
 
     fid: float
     inception: InceptionScore | None
@@ -45,7 +45,7 @@ class ImageScores(NamedTuple):
 
 
 def frechet_distance(features_a: Any, features_b: Any) -> float:
-    """Between the normal distributions with the means and covariances of two sets of features (N, F).
+    """Fréchet distance of the normal distributions fitted to two sets of features (N, F).
 
     >>> a = torch.tensor([[-1.0], [1.0], [0.0]])
     >>> frechet_distance(a, a + 3)
@@ -61,7 +61,7 @@ def frechet_of_normals(mean_a: Tensor, cov_a: Tensor, mean_b: Tensor, cov_b: Ten
     """|m_a - m_b|^2 + tr(A + B - 2 (A B)^1/2), in float64.
 
     The trace of (A B)^1/2 is the sum of the singular values of A^1/2 B^1/2: unlike the roots of eigenvalues of A B,
-    these lose no digits where a direction has next to no spread.
+    these lose no precision in directions of almost no variance.
     """
     cross = torch.linalg.svdvals(root(cov_a) @ root(cov_b)).sum()
     squared = (mean_a - mean_b).double().square().sum()
@@ -69,7 +69,7 @@ def frechet_of_normals(mean_a: Tensor, cov_a: Tensor, mean_b: Tensor, cov_b: Ten
 
 
 def root(matrix: Tensor) -> Tensor:
-    """The symmetric square root of a covariance; rounding may have left eigenvalues just below 0."""
+    """The symmetric square root of a covariance; eigenvalues just below 0 by rounding are clipped."""
     values, vectors = torch.linalg.eigh(matrix.double())
     return vectors * values.clamp(min=0).sqrt() @ vectors.mT
 
@@ -83,8 +83,8 @@ def covariance(features: Tensor) -> Tensor:
 def inception_score(probabilities: Any, splits: int = 10) -> InceptionScore:
     """exp(mean KL(p(class | image) || p(class))) of class probabilities (N, classes), over `splits` parts of the rows.
 
-    1 where all images look alike or unsure, the number of classes where each is sure and all are equally frequent.
-    Parts are neighbouring rows, as in the paper: rows must not be sorted by class.
+    1 if all images get the same probabilities, the number of classes if each is certain and all are equally frequent.
+    Parts are contiguous rows, as in the paper: rows must not be sorted by class.
 
     >>> inception_score(torch.eye(4).repeat(6, 1), splits=2)
     InceptionScore(mean=4.0, deviation=0.0)
@@ -118,18 +118,18 @@ def rows_of(values: Any, where: str) -> Tensor:
 
 
 class FeatureNetwork(Protocol):
-    """What images are compared by."""
+    """A network whose features images are compared by."""
 
     @property
     def name(self) -> str:
-        """For people: scores under different names cannot be compared."""
+        """Display name: scores under different names cannot be compared."""
 
     def __call__(self, pixels: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        """Features (N,F) of pixels (N,C,H,W) in 0 to 255, and probabilities (N,classes) where it knows classes."""
+        """Features (N,F) of pixels (N,C,H,W) in 0 to 255, and probabilities (N,classes) if it has classes."""
 
 
 class ClassifierFeatures:
-    """What the last layer of an image classifier reads, and its probabilities."""
+    """The input of an image classifier's last layer, and its probabilities."""
 
     def __init__(self, opened: Opened, steps: ImageSteps | None) -> None:
         if steps is None:
@@ -139,7 +139,7 @@ class ClassifierFeatures:
 
     @property
     def name(self) -> str:
-        """The classifier by the kind of its spec and the first digits of its weights' hash."""
+        """The classifier's spec type and the first digits of its weights' hash."""
         mark = hashlib.sha256()
         for name, value in self.opened.model.named_parameters():
             mark.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
@@ -156,9 +156,10 @@ class ClassifierFeatures:
 
 
 class RandomFeatures:
-    """Mean activations of a small convolutional network whose weights are random and always the same.
+    """Mean activations of a small convolutional network with fixed random weights.
 
-    It sees colours, edges and textures and knows no classes. Nothing is downloaded or learned, so that two runs on the
+    It captures colours, edges and textures and has no classes. Nothing is downloaded or trained, so that two runs on
+    the
     same images can be compared by it.
     """
 
@@ -166,7 +167,7 @@ class RandomFeatures:
         generator = torch.Generator().manual_seed(0)
         self.weights = []
         for width in WIDTHS:
-            spread = (2 / (9 * channels)) ** 0.5  # activations keep their size from layer to layer (1502.01852)
+            spread = (2 / (9 * channels)) ** 0.5  # keeps the variance of activations from layer to layer (1502.01852)
             self.weights.append(torch.randn(width, channels, 3, 3, generator=generator) * spread)
             channels = width
 
@@ -188,10 +189,10 @@ class RandomFeatures:
 
 
 def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch_size: int = 100) -> ImageScores:
-    """Scores of made images against real ones, by the features and classes of a network.
+    """Scores of generated images against real ones, by the features and classes of a network.
 
-    Images are (N, C, H, W): whole numbers 0 to 255, or fractions from -1 to 1 as a generator gives them, which are
-    rounded to what a picture file would hold.
+    Images are (N, C, H, W): integers 0 to 255, or floats from -1 to 1 as a generator returns them, which are rounded
+        to 8 bits as in an image file.
     """
     (a, shares_a), (b, shares_b) = (features_of(images, network, batch_size=batch_size) for images in (real, fake))
     splits = min(10, len(a), len(b))
@@ -202,7 +203,7 @@ def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch_size: i
 
 
 def features_of(images: Any, network: FeatureNetwork, *, batch_size: int = 100) -> tuple[Tensor, Tensor | None]:
-    """Features (N,F) of all images, and probabilities (N,classes) where the network knows classes."""
+    """Features (N,F) of all images, and probabilities (N,classes) if the network has classes."""
     found = [network(part) for part in batches(whole_numbers(images), batch_size)]
     shares = [share for _, share in found if share is not None]
     return torch.cat([features for features, _ in found]), torch.cat(shares) if shares else None
@@ -221,7 +222,7 @@ def whole_numbers(images: Any) -> np.ndarray:
 
 
 def shuffle_rows(rows: Tensor) -> Tensor:
-    """Always in the same way: images of a folder come class by class."""
+    """Shuffle with a fixed seed, as images of a folder are sorted by class."""
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 
 

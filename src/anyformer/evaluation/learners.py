@@ -1,4 +1,4 @@
-"""The strong simple learners, each a few lines of scikit-learn: linear models, gradient boosting."""
+"""The strong baselines, each a few lines of scikit-learn: linear models, gradient boosting."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from anyformer.evaluation.baseline_rows import RawRows, sample_rows, take_items
 from anyformer.evaluation.features import design, word_features
 from anyformer.extras import install_command, is_installed
 
-MOST_ROWS = 50_000  # rows a learner is given; above it a sample is drawn, and its name says so
-MOST_WORDS = 200_000  # words a tagger learns from
-WORK = 3_000_000_000  # products of a linear model's fit at most, about half a minute
-TREES = 300  # rounds of gradient boosting at most
+MOST_ROWS = 50_000  # training rows; above it a sample is drawn, and the baseline's name says so
+MOST_WORDS = 200_000  # training words of a tagger
+WORK = 3_000_000_000  # multiplications of a linear model's fit, about half a minute
+TREES = 300  # largest number of gradient boosting rounds
 
 
 class Learnt(NamedTuple):
-    """A learner in words and what it predicts for the test rows; None where the name says why it cannot."""
+    """Display name of a baseline and its predictions for the test rows; None if it cannot run, and the name says
+    why."""
 
     name: str
     predicted: Any
@@ -40,7 +41,7 @@ def learn(
     seed: int = 0,
     most: int = MOST_ROWS,
 ) -> Learnt:
-    """A learner trained on the training rows, or on a sample of at most `most`, asked about the rows of `answers`."""
+    """Fit a baseline to the training rows, or a sample of at most `most`, and predict the rows of `answers`."""
     if not is_installed("sklearn"):
         return Learnt(f"scikit-learn is not installed: {install_command('sklearn')}", None)
     if not len(train) or not len(test):
@@ -56,7 +57,7 @@ def learn(
 
 
 def load_learners() -> None:
-    """Import what a learner needs, before its time is taken; nothing where it is not installed."""
+    """Import scikit-learn, if installed, before a baseline is timed."""
     if is_installed("sklearn"):
         import sklearn.decomposition
         import sklearn.ensemble
@@ -66,7 +67,7 @@ def load_learners() -> None:
 
 @contextlib.contextmanager
 def quiet_and_single() -> Iterator[None]:
-    """One thread, so that sums come in one order and a training beside it is left alone; no word about convergence."""
+    """One thread, for reproducible sums and to leave other processes undisturbed; no convergence warnings."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     with threadpool_limits(limits=1), warnings.catch_warnings():
@@ -75,8 +76,8 @@ def quiet_and_single() -> Iterator[None]:
 
 
 def classification(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
-    """Probabilities by logistic regression on texts or pixels, by gradient boosting on tables; one learner a label
-    where rows have sets."""
+    """Probabilities by logistic regression on texts or pixels, by gradient boosting on tables; one model per label for
+    label sets."""
     truth = np.asarray(truth).astype(np.int64)
     classes = (
         2 if answers.multi else max(int(truth.max()), int(np.max(answers.truth)), len(answers.labels or ()) - 1) + 1
@@ -95,7 +96,7 @@ def classification(train: RawRows, truth: Any, test: RawRows, answers: Answers, 
 
 
 def name_learner(features: str, categorical: list[int] | None, linear: str) -> str:
-    """The whole learner in words."""
+    """Display name of the baseline."""
     if categorical is None:
         return f"{features} + {linear}"
     return "gradient boosting" + ("" if features == "columns" else f" on {features}")
@@ -116,7 +117,7 @@ def class_chances(
         return chances
     learner: Any
     if categorical is None:
-        # liblinear is exact and fast for two classes; texts need less shrinking than scikit-learn's default.
+        # liblinear is exact and fast for two classes; texts need weaker regularisation than scikit-learn's default.
         solver = "liblinear" if len(met) == 2 else "lbfgs"
         filled = before.nnz if issparse(before) else before.size
         rounds = int(min(100, max(20, WORK // (filled * len(met)))))
@@ -130,8 +131,8 @@ def class_chances(
 
 
 def boosting(rows: int, fewest: int, outputs: int, categorical: list[int], seed: int) -> dict[str, Any]:
-    """Settings of gradient boosting: up to 300 rounds, fewer where each round grows a tree for many outputs."""
-    stops = rows >= 500 and fewest >= 2  # too few rows to hold some back
+    """Settings of gradient boosting: up to 300 rounds, fewer if each round grows trees for many outputs."""
+    stops = rows >= 500 and fewest >= 2  # else too few rows for early stopping
     return {
         "max_iter": max(20, min(TREES if stops else 100, 10 * TREES // max(1, outputs))),
         "early_stopping": stops,
@@ -144,7 +145,7 @@ def boosting(rows: int, fewest: int, outputs: int, categorical: list[int], seed:
 
 
 def regression(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
-    """Ridge regression on texts or pixels, gradient boosting on tables; one learner an output."""
+    """Ridge regression on texts or pixels, gradient boosting on tables; one model per output."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.linear_model import Ridge
 
@@ -169,7 +170,7 @@ def regression(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed
 
 
 def tagger(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, list[list[str]]]:
-    """A linear model of each word's hashed features; sentences are taken until there are enough words."""
+    """A linear model of each word's hashed features, trained on sentences up to a number of words."""
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.linear_model import SGDClassifier
 

@@ -1,4 +1,4 @@
-"""Which way a metric is good: one table, to which every task adds its own (`Task.smaller_is_better`)."""
+"""Whether a metric is to be minimised or maximised: one table, extended by every task (`Task.smaller_is_better`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SMALLER = {"loss", "perplexity", "bits_per_byte", "log_loss", "rmse", "mae", "sc
 
 
 def add_smaller(names: Iterable[str]) -> None:
-    """Metrics of a task of which less is better."""
+    """Register metrics of a task that are to be minimised."""
     SMALLER.update(names)
 
 
 def direction(name: str) -> Direction:
-    """Whether the smaller or the larger number is the better one; after a dot stands what a metric is of.
+    """Whether a metric is to be minimised or maximised; its name may have the output it belongs to after a dot.
 
     >>> direction("rmse"), direction("accuracy"), direction("rmse.price")
     ('min', 'max', 'min')
@@ -26,7 +26,7 @@ def direction(name: str) -> Direction:
 
 
 def gain(name: str, ours: float, theirs: float = 0.0) -> float:
-    """By how much `ours` is the better number; below zero where it is the worse one.
+    """By how much `ours` is better; negative if it is worse.
 
     >>> gain("accuracy", 0.75, 0.5), gain("rmse", 0.75, 0.5)
     (0.25, -0.25)
@@ -35,7 +35,7 @@ def gain(name: str, ours: float, theirs: float = 0.0) -> float:
 
 
 def better(name: str, ours: float, theirs: float) -> bool:
-    """Whether `ours` is the better number; one that is not finite never is."""
+    """Whether `ours` is better; a value that is not finite never is."""
     if not math.isfinite(ours):
         return False
     return not math.isfinite(theirs) or (ours < theirs if direction(name) == "min" else ours > theirs)

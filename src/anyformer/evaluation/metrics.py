@@ -1,6 +1,6 @@
-"""Metrics of answers, the most important first. Numbers are those of scikit-learn and sacreBLEU.
+"""Metrics of predictions, the most important first; values agree with scikit-learn and sacreBLEU.
 
-Counted here because every evaluation needs them, and scikit-learn is an optional extra.
+Implemented here because every evaluation needs them and scikit-learn is an optional extra.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, exact_match, rouge
 
-MOST_NATS = 700.0  # e to this power is still a number
+MOST_NATS = 700.0  # its exponential is still finite in float64
 
 
 # ---------------------------------------------------------------- language models
 
 
 def language_metrics(answers: Answers) -> dict[str, float]:
-    """Loss in nats a token, perplexity, and bits a byte, which does not depend on the tokenizer."""
+    """Loss in nats per token, perplexity, and bits per byte, which is independent of the tokenizer."""
     if not answers.tokens:
         return {}
     loss = answers.nats / answers.tokens
@@ -38,15 +38,15 @@ def language_metrics(answers: Answers) -> dict[str, float]:
 
 
 def known_classes(answers: Answers) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Truth, predicted and probability of the rows whose class is known (a negative one is not)."""
+    """Truth, predictions and probabilities of the rows with a known class (negative: unknown)."""
     truth, predicted = (np.asarray(part).astype(np.int64) for part in (answers.truth, answers.predicted))
     keep = truth >= 0
     return truth[keep], predicted[keep], None if answers.probability is None else np.asarray(answers.probability)[keep]
 
 
 def scored_classes(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Truth and predicted of the rows whose class is known, and behind them of those whose class the model does not
-    have: one more class, which is never predicted."""
+    """Truth and predictions of the rows with a known class, then of those whose class the model does not have, as one
+    extra class that is never predicted."""
     truth, predicted, _ = known_classes(answers)
     strange = np.asarray(answers.truth) == UNKNOWN
     if not strange.any() or not len(truth):
@@ -57,13 +57,13 @@ def scored_classes(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
 
 
 def class_counts(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """How often class i was called j, as (classes, classes)."""
+    """The confusion matrix (classes, classes): how often class i was predicted as j."""
     return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
 def class_metrics(answers: Answers) -> dict[str, float]:
-    """Accuracy, balanced accuracy, macro-F1; AUC and log loss where there are probabilities, which compare the classes
-    that the model knows."""
+    """Accuracy, balanced accuracy, macro-F1; with probabilities also AUC and log loss, over the classes that the model
+    has."""
     truth, _, probability = known_classes(answers)
     if not len(truth):
         return {}
@@ -85,38 +85,39 @@ def class_metrics(answers: Answers) -> dict[str, float]:
 
 
 def auc(positive: np.ndarray, score: np.ndarray) -> float | None:
-    """Area under the ROC curve: how often a positive row has the higher score, ties counted half; None if undefined."""
+    """Area under the ROC curve: the probability that a positive row scores higher, ties count half; None if
+    undefined."""
     wanted, positives = positive.astype(bool), int(positive.astype(bool).sum())
     if not 0 < positives < len(wanted):
         return None
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)]  # equal scores share their mean rank
+    rank = (np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)]  # ties get their mean rank
     above = rank[wanted].sum() - positives * (positives + 1) / 2
     return float(above / (positives * (len(wanted) - positives)))
 
 
 def auc_of_classes(truth: np.ndarray, probability: np.ndarray) -> float | None:
-    """Of two classes the usual AUC; of more the mean of each class against the rest, where both sides exist."""
+    """AUC of two classes; of more, the mean of one against the rest over classes with rows on both sides."""
     if probability.shape[1] == 2:
         return auc(truth == 1, probability[:, 1])
     return mean_of(auc(truth == c, probability[:, c]) for c in range(probability.shape[1]))
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of what is defined, None where nothing is."""
+    """The mean of the defined values, None if there are none."""
     defined = [value for value in values if value is not None]
     return sum(defined) / len(defined) if defined else None
 
 
 def log_loss(truth: np.ndarray, probability: np.ndarray) -> float:
-    """Mean of -log p(true class); a probability is kept off 0 and 1 by the precision it came with."""
+    """Mean of -log p(true class); probabilities are clipped away from 0 and 1 by the epsilon of their dtype."""
     chances = probability if probability.dtype == np.float32 else probability.astype(np.float64)
     small = np.finfo(chances.dtype).eps
     return float(-np.log(np.clip(chances[np.arange(len(truth)), truth], small, 1 - small).astype(np.float64)).mean())
 
 
 def label_set_metrics(answers: Answers) -> dict[str, float]:
-    """Micro-F1, macro-F1, exact matches and AUC where each row has a set of labels."""
+    """Micro-F1, macro-F1, exact matches and AUC of rows with sets of labels."""
     truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
     if not len(truth):
         return {}
@@ -137,7 +138,7 @@ def label_set_metrics(answers: Answers) -> dict[str, float]:
 
 
 def object_metrics(answers: Answers) -> dict[str, float]:
-    """Average precision over overlaps .5 to .95, and at .5 and .75, as COCO counts them; none without objects."""
+    """COCO average precision over IoU .5 to .95, at .5 and at .75; empty without objects."""
     found = average_precision(answers.predicted, answers.truth)
     if math.isnan(found.ap):
         return {}
@@ -148,10 +149,10 @@ def object_metrics(answers: Answers) -> dict[str, float]:
 
 
 def number_metrics(answers: Answers) -> dict[str, float]:
-    """RMSE, MAE and R²; of several outputs their means, then each output on its own.
+    """RMSE, MAE and R²; of several outputs their means, then each output separately.
 
-    A mean over outputs of different units is that of the largest one: before it stands the mean of each RMSE by the
-    output's deviation in training, where that is known.
+    A mean over outputs of different units is dominated by the largest, so the mean of each RMSE over the output's
+        standard deviation in training, if known, comes first.
     """
     truth, predicted = np.asarray(answers.truth, np.float64), np.asarray(answers.predicted, np.float64)
     if truth.ndim == 1 or truth.shape[1] == 1:
@@ -171,7 +172,7 @@ def number_metrics(answers: Answers) -> dict[str, float]:
 
 
 def one_number_metrics(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """RMSE, MAE and R² of one output, over the rows whose truth is known."""
+    """RMSE, MAE and R² of one output, over the rows with a known truth."""
     keep = ~np.isnan(truth)
     truth, wrong = truth[keep], predicted[keep] - truth[keep]
     if not len(truth):
@@ -179,7 +180,7 @@ def one_number_metrics(truth: np.ndarray, predicted: np.ndarray) -> dict[str, fl
     found = {"rmse": float(np.sqrt((wrong**2).mean())), "mae": float(np.abs(wrong).mean())}
     if len(truth) > 1:
         spread, left = float(((truth - truth.mean()) ** 2).sum()), float((wrong**2).sum())
-        found["r2"] = 1 - left / spread if spread else float(left == 0)  # a constant truth: all or nothing
+        found["r2"] = 1 - left / spread if spread else float(left == 0)  # a constant truth: 1 if exact, else 0
     return found
 
 
@@ -187,12 +188,12 @@ def one_number_metrics(truth: np.ndarray, predicted: np.ndarray) -> dict[str, fl
 
 
 def pad_tags(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The predicted tags, as many as there are true ones; a word beyond what a model could read has none."""
+    """The predicted tags, padded with "" to the number of true ones for words beyond the model's length."""
     return [(list(got) + [""] * len(want))[: len(want)] for want, got in zip(truth, predicted, strict=True)]
 
 
 def tag_metrics(answers: Answers) -> dict[str, float]:
-    """Accuracy over words with span scores before it where tags mark spans, else with macro-F1 after it."""
+    """Accuracy over words: after span scores if tags mark spans, else before macro-F1."""
     truth, predicted = answers.truth, pad_tags(answers.truth, answers.predicted)
     want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
     if not want:
@@ -206,7 +207,7 @@ def tag_metrics(answers: Answers) -> dict[str, float]:
     number = {name: i for i, name in enumerate(names)}
     counts = class_counts(np.array([number[t] for t in want]), np.array([number[t] for t in got]), len(names))
     scores = 2 * counts.diagonal() / (counts.sum(0) + counts.sum(1))
-    real = [score for name, score in zip(names, scores, strict=True) if name]  # "" is the absence of a tag
+    real = [score for name, score in zip(names, scores, strict=True) if name]  # "" is no tag
     return {"accuracy": accuracy, "macro_f1": float(np.mean(real))}
 
 
@@ -223,7 +224,7 @@ def text_metrics(answers: Answers) -> dict[str, float]:
 
 
 def rank_correlation(truth: np.ndarray, predicted: np.ndarray) -> float:
-    """Spearman's correlation: that of the ranks, equal values sharing the mean of theirs; 0 where one never changes.
+    """Spearman's rank correlation, with mean ranks for ties; 0 if either is constant.
 
     >>> round(rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 15.0])), 3)
     0.5

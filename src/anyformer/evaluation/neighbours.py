@@ -1,4 +1,4 @@
-"""A hidden token from the token on its left and the one on its right: counts, the simplest learner that fills gaps."""
+"""Baseline of masked tokens: counts of the token between its left and right neighbour."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_READ = 4 * 10**6  # tokens of training text that are counted
-MOST_SCORED = 10**4  # hidden tokens that are scored
-WEIGHT = 1.0  # how many times what fewer neighbours say is taken to have been seen
+MOST_READ = 4 * 10**6  # training tokens that are counted
+MOST_SCORED = 10**4  # masked tokens that are scored
+WEIGHT = 1.0  # pseudo-count of the estimate with fewer neighbours
 
 
 class NeighbourScores(NamedTuple):
-    """Mean nats of the hidden tokens, and the share of them that was named first."""
+    """Mean nats of the masked tokens, and their top-1 accuracy."""
 
     loss: float
     accuracy: float
 
 
 class NeighbourCounts:
-    """How often each token stood between two others, behind one, before one, and at all.
+    """Counts of each token between two others, after one, before one, and overall.
 
     Each estimate backs off to the next: p(t | l, r) = (c(l, t, r) + w q(t)) / (c(l, ., r) + w), with q the mean of
-    p(t | l) and p(t | r), which back off to the frequency of t in the same way; that has one added to every count.
+    p(t | l) and p(t | r), which back off to the add-one smoothed frequency of t in the same way.
     """
 
     def __init__(self, tokens: np.ndarray, size: int) -> None:
@@ -35,13 +35,13 @@ class NeighbourCounts:
         self.behind, self.before = Followers(text[:-1], text[1:]), Followers(text[1:], text[:-1])
 
     def shares(self, left: int, right: int) -> np.ndarray:
-        """The probability of every token (V,) between two others; a negative neighbour is not known."""
+        """The probability of every token (V,) between two others; a negative neighbour is unknown."""
         sides = [self.behind.mix(left, self.frequency), self.before.mix(right, self.frequency)]
         mean = (sides[0] + sides[1]) / 2
         return self.between.mix(left * self.size + right, mean) if left >= 0 and right >= 0 else mean
 
     def score(self, hidden: np.ndarray, left: np.ndarray, right: np.ndarray) -> NeighbourScores:
-        """Hidden tokens (N,) scored by their neighbours (N,)."""
+        """Score masked tokens (N,) by their neighbours (N,)."""
         nats, named = 0.0, 0
         count = min(len(hidden), MOST_SCORED)
         for at in np.linspace(0, len(hidden) - 1, count).astype(np.int64).tolist():
@@ -60,7 +60,7 @@ class Followers:
         self.contexts, self.tokens = keys // size, keys % size
 
     def mix(self, context: int, shares: np.ndarray) -> np.ndarray:
-        """What was seen with a context, mixed with the shares (V,) that are known without it."""
+        """Counts of a context, smoothed by the probabilities (V,) without it."""
         first, last = np.searchsorted(self.contexts, [context, context + 1])
         counts = self.counts[first:last]
         found = shares * WEIGHT

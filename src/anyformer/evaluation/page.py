@@ -1,4 +1,4 @@
-"""Small pieces of HTML: every word that comes from data goes through `escape` here and nowhere else."""
+"""Small pieces of HTML: all text from data is escaped here and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from anyformer.evaluation.style import style_sheet
 from anyformer.evaluation.svg import number
 
-Cell = tuple[str, str]  # HTML that is ready, and the class of its cell
+Cell = tuple[str, str]  # escaped HTML, and the CSS class of its cell
 
 
 def words(value: Any) -> str:
-    """Any plain value as escaped text: numbers for people, lists with commas, mappings as name: value."""
+    """Any plain value as escaped text: numbers formatted, lists with commas, mappings as name: value."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -31,10 +31,10 @@ def words(value: Any) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Sequence[str]]], caption: str = "", class_: str = "") -> str:
-    """A table that scrolls by itself where it is too wide; the first cell of a row is its header. Cells are HTML."""
+    """A table that scrolls if too wide; the first cell of a row is its header. Cells are HTML."""
     title = f"<caption>{caption}</caption>" if caption else ""
     listed = [list(row) for row in rows]
-    # A name stands above its numbers: to the right, like them.
+    # Headers of numeric columns are right-aligned like their cells.
     right = [any(not isinstance(row[i], str) and row[i][1] == "n" for row in listed) for i in range(len(head))]
     top = "".join(
         f'<th scope="col"{attribute("n" if n else "")}>{name}</th>' for name, n in zip(head, right, strict=True)
@@ -48,25 +48,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Sequence[str]]], caption:
 
 
 def cell(content: Sequence[str], *, first: bool) -> str:
-    """One cell; numbers are set to the right by their class."""
+    """One cell; numbers are right-aligned by their CSS class."""
     inside, class_ = (content, "") if isinstance(content, str) else content
     return f'<th scope="row"{attribute(class_)}>{inside}</th>' if first else f"<td{attribute(class_)}>{inside}</td>"
 
 
 def attribute(class_: str) -> str:
-    """A class attribute, or nothing."""
+    """A class attribute, or ""."""
     return f' class="{class_}"' if class_ else ""
 
 
 def figures(value: Any) -> Cell:
-    """A number in a cell, set to the right, with as many decimals as its neighbours."""
+    """A right-aligned number in a cell, with as many decimals as its neighbours."""
     if isinstance(value, float) and 0.001 <= abs(value) < 1000:
         return (f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"), "n"
     return words(value), "n"
 
 
 def section(name: str, title: str, inside: str) -> str:
-    """A part of the page with its heading; nothing at all where it is empty."""
+    """A section of the page with its heading; "" if it is empty."""
     return (
         f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{inside}</section>'
         if inside
@@ -75,28 +75,28 @@ def section(name: str, title: str, inside: str) -> str:
 
 
 def picture(drawn: str, caption: str) -> str:
-    """A figure and the sentence that says what is to be seen."""
+    """A figure with its caption."""
     return f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
 
 
 def image(png: bytes, alt: str) -> str:
-    """A PNG file inside the page; nothing where there is none."""
+    """An embedded PNG file; "" without data."""
     data = base64.b64encode(png).decode("ascii")
     return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">' if png else ""
 
 
 def fold(title: str, inside: str, *, open_: bool = False) -> str:
-    """Something that a reader may open."""
+    """A collapsible section."""
     return f"<details{' open' if open_ else ''}><summary>{title}</summary>{inside}</details>" if inside else ""
 
 
 def preformat(text: str) -> str:
-    """Text as it stands in a file."""
+    """Preformatted text."""
     return f'<pre tabindex="0">{escape(text)}</pre>'
 
 
 def pairs(entries: Mapping[str, Any]) -> str:
-    """Names and values, one below the other; nested names are joined by dots."""
+    """Names and values as a list; nested names are joined by dots."""
     flat: dict[str, Any] = {}
 
     def add(prefix: str, value: Any) -> None:
@@ -112,7 +112,7 @@ def pairs(entries: Mapping[str, Any]) -> str:
 
 
 def document(title: str, head: str, links: Iterable[tuple[str, str]], body: str, foot: str) -> str:
-    """The whole page: one file, no script, nothing loaded from anywhere."""
+    """The whole page: one file, no scripts, no external resources."""
     navigation = "".join(f'<a href="#{name}">{words_}</a>' for name, words_ in links)
     return f"""<!DOCTYPE html>
 <html lang="en">

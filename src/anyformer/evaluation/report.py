@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file from the run's folder, readable without a network, a server or a script."""
+"""The report of a run: one self-contained HTML file from the run's folder, without scripts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TUNE = "tune"  # the folder of a search before the run
 def write_report(folder: Path, answers: Answers | None = None, evaluation: Mapping[str, Any] | None = None) -> Path:
     """Write report.html into the folder and return its path; the same folder and evaluation give the same bytes.
 
-    `evaluation` is what evaluation.json holds, and is read from there where it is not given: "task", "split" (the one
+    `evaluation` is the content of evaluation.json, read from there if not given: "task", "split" (the one
     evaluated), "main" (a metric), "metrics" (split to metrics), "baselines" ("trivial" and "strong", each with name and
     metrics), and "facts" from `Task.report_facts`.
-    Where `answers` are given their facts are used instead of those stored.
+    If `answers` are given, their facts are used instead of the stored ones.
     """
     stored = read_evaluation(folder) if evaluation is None else evaluation
     facts = find(answers.task).report_facts(answers) if answers is not None else None
@@ -39,17 +39,17 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if evaluation is not None:
             raise
-        # The facts in evaluation.json have many shapes; one that no section can draw was written by somebody else.
+        # The facts in evaluation.json have many shapes; one that no section can draw was not written by this library.
         where, what = str(folder / EVALUATION), f"its facts cannot be shown ({type(error).__name__})"
         raise UserError(what, where=where, fix=AGAIN) from None
     path = folder / NAME
     with writing(path, len(text), fix=f"make room, then: anyformer runs report {folder}"):
-        replace_file(path, text)  # a reader sees the old report or the new one, never half of one
+        replace_file(path, text)  # atomic: a reader sees the old report or the new one
     return path
 
 
 def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
-    """The whole page as text."""
+    """The whole page as HTML."""
     files = read_run(folder)
     facts = evaluation.get("facts") or {}
     task = str(evaluation.get("task") or facts.get("task") or files.run.get("task") or files.data.get("task") or "")
@@ -85,7 +85,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
 
 
 def pretraining(folder: Path) -> str:
-    """What the first stage of a run learned from the texts alone, where it had one."""
+    """The pretraining stage of a run, if it had one."""
     if not folder.is_dir():
         return ""
     evaluation, files = read_evaluation(folder), read_run(folder)
@@ -96,7 +96,7 @@ def pretraining(folder: Path) -> str:
 
 
 def tuning(folder: Path) -> str:
-    """What a search tried before the run, the best last, and what became of it."""
+    """The trials of a search before the run, the best last, and its outcome."""
     found = object_of(folder / f"{TUNE}.json")
     trials = [one for one in found.get("trials") or () if isinstance(one, Mapping)]
     if not trials:
@@ -118,7 +118,7 @@ def model_of(files: RunFiles) -> str:
 
 
 def top(files: RunFiles, folder: Path, task: str) -> str:
-    """Title and the few facts a reader wants first."""
+    """Title and key facts."""
     run = files.run
     sources = files.data.get("sources")
     names = (
@@ -143,6 +143,6 @@ def top(files: RunFiles, folder: Path, task: str) -> str:
 
 
 def repeat(files: RunFiles) -> str:
-    """The command that made this run."""
+    """The command that started this run."""
     command = files.command or str(files.run.get("command") or "")
     return preformat(command) if command else ""

@@ -1,4 +1,4 @@
-"""Metrics taken apart into what each row adds, for standard errors and intervals; other metrics have none."""
+"""Metrics decomposed into terms per row, for standard errors and intervals; other metrics have none."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anyformer.evaluation.metrics import auc_of_classes, known_classes, pad_tags
 from anyformer.evaluation.spans import spans
 from anyformer.evaluation.text_scores import NGRAMS, bleu_counts, row_scores
 
-MOST_CLASSES = 200  # of a metric that is a mean over classes: each row adds three numbers for every class
+MOST_CLASSES = 200  # of a metric averaged over classes: each row has three terms per class
 
 
 def class_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of the metrics of classes: accuracy, balanced accuracy, macro-F1, AUC and log loss."""
+    """Row sums of classification metrics: accuracy, balanced accuracy, macro-F1, AUC and log loss."""
     truth, predicted, probability = known_classes(answers)
     if not len(truth):
         return None
@@ -37,9 +37,9 @@ def class_sums(answers: Answers, metric: str) -> RowSums | None:
 
 
 def auc_sums(truth: np.ndarray, probability: np.ndarray) -> RowSums | None:
-    """Of AUC, to first order (DeLong): a row adds the share of the other side's rows that stand on its right side.
+    """Row sums of AUC, to first order (DeLong): a row's term is the fraction of the other class it ranks correctly.
 
-    The shares are those among all rows, so that the metric itself is exact and its spread that of large samples.
+    The fractions are over all rows, so that the metric is exact and its variance that of large samples.
     """
     if auc_of_classes(truth, probability) is None:
         return None
@@ -56,8 +56,8 @@ def auc_sums(truth: np.ndarray, probability: np.ndarray) -> RowSums | None:
 
 
 def side_shares(positive: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each row, the share of negative rows with a lower score, or of positive ones with a higher one, ties counted
-    half; which rows are positive, and which negative."""
+    """Per row, the fraction of negative rows with a lower score, or of positive ones with a higher score, ties count
+    half; and which rows are positive, and which negative."""
     own, other = np.sort(score[positive]), np.sort(score[~positive])
     below = (np.searchsorted(other, score, "left") + np.searchsorted(other, score, "right")) / (2 * len(other))
     above = 1 - (np.searchsorted(own, score, "left") + np.searchsorted(own, score, "right")) / (2 * len(own))
@@ -65,7 +65,7 @@ def side_shares(positive: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np
 
 
 def label_set_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of the metrics of label sets: micro-F1, macro-F1 and exact matches."""
+    """Row sums of multi-label metrics: micro-F1, macro-F1 and exact matches."""
     truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
     if not len(truth):
         return None
@@ -81,7 +81,7 @@ def label_set_sums(answers: Answers, metric: str) -> RowSums | None:
 
 
 def number_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of RMSE and MAE; of several outputs the mean of each one's, as it is or by the output's deviation."""
+    """Row sums of RMSE and MAE; of several outputs their mean, plain or over the output's standard deviation."""
     scale = answers.scale if metric == "scaled_rmse" else None
     if (scale is None and metric not in ("rmse", "mae")) or not len(answers.truth):
         return None
@@ -94,7 +94,7 @@ def number_sums(answers: Answers, metric: str) -> RowSums | None:
 
 
 def tag_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of span F1 and of the accuracy over words; a row is a sentence."""
+    """Row sums of span F1 and of the accuracy over words; a row is a sentence."""
     truth, predicted = answers.truth, pad_tags(answers.truth, answers.predicted)
     if not len(truth):
         return None
@@ -109,13 +109,13 @@ def tag_sums(answers: Answers, metric: str) -> RowSums | None:
 
 
 def count_spans(truth: Sequence[str], predicted: Sequence[str]) -> tuple[int, int, int]:
-    """Spans of one sentence that are found, that are true, and that are predicted."""
+    """Numbers of spans of one sentence that are found, true, and predicted."""
     true, said = spans(truth), spans(predicted)
     return len(set(true) & set(said)), len(true), len(said)
 
 
 def text_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of BLEU, by the n-grams of each text, and of ROUGE-L; a row is a text."""
+    """Row sums of BLEU, from the n-gram counts of each text, and of ROUGE-L; a row is a text."""
     if answers.truth is None or not len(answers.predicted):
         return None
     if metric == "rouge_l":
@@ -129,25 +129,25 @@ def text_sums(answers: Answers, metric: str) -> RowSums | None:
 
 
 def balanced_accuracy_of(sums: np.ndarray) -> np.ndarray:
-    """The mean recall of the classes that are there, of hits, true and said of each class."""
+    """Mean recall of the classes that occur, from hits, true and predicted counts per class."""
     hits, true, _ = np.split(sums, 3, -1)
     return ratio(ratio(hits, true).sum(-1), (true > 0).sum(-1).astype(np.float64))
 
 
 def macro_f1_of(sums: np.ndarray) -> np.ndarray:
-    """The mean F1 of the classes that are true or said somewhere, of hits, true and said of each class."""
+    """Mean F1 of the classes that are true or predicted somewhere, from hits, true and predicted counts per class."""
     hits, true, said = np.split(sums, 3, -1)
     return ratio(ratio(2 * hits, true + said).sum(-1), (true + said > 0).sum(-1).astype(np.float64))
 
 
 def mean_label_f1_of(sums: np.ndarray) -> np.ndarray:
-    """The mean F1 of all labels; one that is nowhere counts 0."""
+    """Mean F1 of all labels; one that never occurs counts 0."""
     hits, true, said = np.split(sums, 3, -1)
     return ratio(2 * hits, true + said).mean(-1)
 
 
 def root_mean_of(sums: np.ndarray) -> np.ndarray:
-    """The mean over outputs of the root of each one's mean, of sums and counts of each output."""
+    """Mean over outputs of the root of each output's mean, from sums and counts per output."""
     errors, counts = np.split(sums, 2, -1)
     return ratio(np.sqrt(ratio(errors, counts)).sum(-1), (counts > 0).sum(-1).astype(np.float64))
 
@@ -159,8 +159,8 @@ def mean_of_outputs(sums: np.ndarray) -> np.ndarray:
 
 
 def bleu_of(sums: np.ndarray) -> np.ndarray:
-    """Corpus BLEU of the sums of `bleu_counts`, with sacreBLEU's smoothing: a precision without a match is halved
-    once more for each such order."""
+    """Corpus BLEU from the sums of `bleu_counts`, with sacreBLEU's exponential smoothing: each order without a match
+    halves its precision once more."""
     matches, totals = sums[..., :NGRAMS], sums[..., NGRAMS : 2 * NGRAMS]
     said, true = sums[..., -2], sums[..., -1]
     none = (matches == 0) & (totals > 0)

@@ -1,4 +1,4 @@
-"""Reading the folder of a run for its report: whatever is there, however the run ended."""
+"""Read the folder of a run for its report, however the run ended."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from anyformer.safe_files import AGAIN, json_lines, read_json, read_text
 Point = tuple[float, float]
 
 SAMPLES, SAMPLE = 6, 3000  # samples shown, characters of each
-SAMPLE_BYTES, PNG = 2**22, b"\x89PNG\r\n\x1a\n"  # of a picture shown; how such a file begins
+SAMPLE_BYTES, PNG = 2**22, b"\x89PNG\r\n\x1a\n"  # largest picture shown; PNG signature
 EVENTS = 50
 EVALUATION = "evaluation.json"
-DRAWN = 400  # points of a line that a picture needs
+DRAWN = 400  # points drawn per line
 
 
 @dataclass
 class RunFiles:
-    """The plain facts of a run's folder."""
+    """The content of a run's folder."""
 
     run: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     env: dict[str, Any] = field(default_factory=dict)
     config: str = ""
     command: str = ""
-    training: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to what was logged
+    training: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to logged values
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to metrics of the validation rows
     events: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[str, str | bytes]] = field(default_factory=list)  # texts, or PNG files
 
     def line(self, name: str) -> list[Point]:
-        """One logged number over the steps of training."""
+        """One logged value over training steps."""
         return points(self.training, name)
 
     def phase_losses(self) -> list[str]:
-        """The losses that are logged beside the whole: of a training in several phases."""
+        """Names of the losses logged besides the total loss, for training in several phases."""
         return [name for name in next(iter(self.training.values()), {}) if name.endswith("_loss")]
 
     def evaluation_line(self, name: str) -> list[Point]:
-        """One metric of the validation rows over the steps."""
+        """One validation metric over the steps."""
         return points(self.evaluations, name)
 
 
 def points(entries: dict[int, dict[str, Any]], name: str) -> list[Point]:
-    """Step and value wherever the value is a finite number."""
+    """Steps and values, where the value is a finite number."""
     return [(step, float(entries[step][name])) for step in sorted(entries) if is_number(entries[step].get(name))]
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of JSON is a number that can be drawn."""
+    """Whether a JSON value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Everything the report shows that is in the folder itself."""
+    """Read everything in the folder that the report shows."""
     files = RunFiles(
         run=object_of(folder / "run.json"),
         data=object_of(folder / "data.json"),
@@ -72,7 +72,7 @@ def read_run(folder: Path) -> RunFiles:
         if not isinstance(step, int):
             continue
         scores = entry.get("eval")
-        # A resumed run logs some steps again: the later line is the one that counts.
+        # A resumed run logs some steps again: the later line wins.
         if isinstance(scores, dict):
             files.evaluations.setdefault(step, {}).update(scores if scores.get("split", "valid") == "valid" else {})
         else:
@@ -83,7 +83,7 @@ def read_run(folder: Path) -> RunFiles:
 
 
 def object_of(path: Path) -> dict[str, Any]:
-    """A JSON file, empty where it is missing or damaged."""
+    """A JSON object from a file, empty if missing or damaged."""
     try:
         return read_json(path)
     except UserError:
@@ -91,7 +91,7 @@ def object_of(path: Path) -> dict[str, Any]:
 
 
 def read_evaluation(folder: Path) -> dict[str, Any]:
-    """What evaluation.json holds, empty where there is none; one that holds something else is refused."""
+    """The content of evaluation.json, empty if missing; a file that holds something else is an error."""
     path = folder / EVALUATION
     if not path.is_file():
         return {}
@@ -109,7 +109,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def text_of(path: Path) -> str:
-    """A text file, empty where it is missing."""
+    """The text of a file, empty if missing."""
     try:
         return read_text(path)
     except UserError:
@@ -117,13 +117,13 @@ def text_of(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one a line; a line cut off by a crash is passed over."""
+    """The objects of a JSON Lines file; a line cut off by a crash is skipped."""
     for _, entry in json_lines(path):
         yield entry
 
 
 def samples_of(folder: Path) -> list[tuple[str, str | bytes]]:
-    """The first, the last and some samples between."""
+    """The first, the last and some samples in between."""
     paths = [path for path in folder.iterdir() if path.suffix in (".txt", ".png")] if folder.is_dir() else []
     paths.sort()
     if len(paths) > SAMPLES:
@@ -136,7 +136,7 @@ def shorten(text: str) -> str:
 
 
 def picture_of(path: Path) -> bytes:
-    """A PNG file, empty where it is damaged or too large for a page."""
+    """The bytes of a PNG file, empty if damaged or too large for a page."""
     try:
         data = path.read_bytes() if path.stat().st_size <= SAMPLE_BYTES else b""
     except OSError:
@@ -145,7 +145,7 @@ def picture_of(path: Path) -> bytes:
 
 
 def smooth_line(line: list[Point], share: float = 0.03) -> list[Point]:
-    """A running mean that forgets over about this share of the line; its start is not pulled towards zero."""
+    """An exponential moving average over about this fraction of the line, with bias correction at the start."""
     keep = 1 - 1 / max(1.0, share * len(line))
     total = weight = 0.0
     out = []
@@ -156,7 +156,7 @@ def smooth_line(line: list[Point], share: float = 0.03) -> list[Point]:
 
 
 def thin_line(line: list[Point], most: int = DRAWN) -> list[Point]:
-    """A line of at most `most` points: means over equal runs, the two ends kept."""
+    """Downsample a line to at most `most` points: means over equal intervals, both ends kept."""
     if len(line) <= most:
         return line
     inner, count = line[1:-1], most - 2

@@ -1,4 +1,4 @@
-"""The parts of a report, each from plain facts to HTML; a part without facts is empty and disappears."""
+"""The sections of a report, each from plain facts to HTML; a section without facts is left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyformer.evaluation.svg import number
 
 
 def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
-    """Our main metric beside the baselines' on the same rows: one sentence, and a bar for each."""
+    """The main metric and the baselines' on the same rows: one sentence, and a bar for each."""
     ours = (evaluation.get("metrics") or {}).get(split, {}).get(main)
     if not is_number(ours):
         return "<p>This run has not been evaluated.</p>"
@@ -44,7 +44,7 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
 
 
 def sureness(evaluation: Mapping[str, Any], main: str) -> str:
-    """How sure the figures are, and why this checkpoint is the one that was evaluated."""
+    """The confidence interval of the main metric, and why this checkpoint was selected."""
     interval, kept = evaluation.get("interval"), str(evaluation.get("kept") or "")
     said = []
     if isinstance(interval, Mapping):
@@ -56,7 +56,7 @@ def sureness(evaluation: Mapping[str, Any], main: str) -> str:
 
 
 def inside(facts: Mapping[str, Any] | None) -> str:
-    """Where one validation row's tokens look in the last layer, and how to see the rest."""
+    """The last layer's attention weights for one validation row, and how to see the rest."""
     if not facts:
         return ""
     heads = f"the mean of its {facts['heads']} heads" if facts["heads"] > 1 else "its only head"
@@ -81,7 +81,7 @@ def inside(facts: Mapping[str, Any] | None) -> str:
 
 
 def main_share(main: str) -> bool:
-    """Whether a metric ends at 1, so that its bars do too."""
+    """Whether a metric's maximum is 1, so that its bars end there."""
     return main.partition(".")[0] not in {
         "loss",
         "perplexity",
@@ -97,7 +97,7 @@ def main_share(main: str) -> bool:
 
 
 def scores(evaluation: Mapping[str, Any], split: str) -> str:
-    """Every metric of every split, the baselines' beside them."""
+    """All metrics of all splits, with the baselines'."""
     columns: dict[str, Mapping[str, Any]] = dict(evaluation.get("metrics") or {})
     for role, one in (evaluation.get("baselines") or {}).items():
         if isinstance(one, Mapping) and one.get("metrics"):
@@ -161,7 +161,7 @@ def curves(files: RunFiles, main: str) -> str:
 
 
 def confusion(facts: Mapping[str, Any]) -> str:
-    """What was taken for what: rows are true, columns predicted, shaded by the share of the row."""
+    """The confusion matrix: rows are true, columns predicted, shaded by the fraction of the row."""
     matrix = facts.get("confusion")
     if not matrix or not matrix["labels"]:
         return ""
@@ -190,7 +190,7 @@ def confusion(facts: Mapping[str, Any]) -> str:
 
 
 def labels(facts: Mapping[str, Any]) -> str:
-    """Precision, recall and F1 of each class, label or type of span."""
+    """Precision, recall and F1 of each class, label or span type."""
     rows = facts.get("labels") or []
     if not rows:
         return ""
@@ -214,7 +214,7 @@ def labels(facts: Mapping[str, Any]) -> str:
 
 
 def numbers(facts: Mapping[str, Any]) -> str:
-    """Predicted against true values and the spread of errors, for each output."""
+    """Predicted against true values and the distribution of errors, for each output."""
     out = []
     for one in facts.get("numbers") or []:
         shown, name = len(one["points"]), escape(one["name"])
@@ -229,7 +229,7 @@ def numbers(facts: Mapping[str, Any]) -> str:
 
 
 def calibration(facts: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
-    """Whether probabilities mean what they say."""
+    """The reliability diagram and the expected calibration error."""
     bins = facts.get("calibration")
     if not bins or not sum(bins["count"]):
         return ""
@@ -261,7 +261,7 @@ def calibration(facts: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
 
 
 def calibrated(found: Mapping[str, Any]) -> str:
-    """What was fitted on validation rows, and what it changed."""
+    """The temperature and threshold fitted to validation rows, and their effect."""
     if not found:
         return "<p class='note'>Probabilities are as the model gives them: no temperature was fitted.</p>"
     shown = ", ".join(number(one) for one in found["temperature"][:8])
@@ -281,7 +281,7 @@ def calibrated(found: Mapping[str, Any]) -> str:
 
 
 def worst(facts: Mapping[str, Any]) -> str:
-    """The rows that were answered worst."""
+    """The rows with the worst predictions."""
     rows = facts.get("worst") or []
     if not rows:
         return ""
@@ -301,7 +301,7 @@ def worst(facts: Mapping[str, Any]) -> str:
 
 
 def samples(files: RunFiles) -> str:
-    """What the model made while it learned, the last one open."""
+    """Samples generated during training, the last one expanded."""
     last = len(files.samples) - 1
     return "".join(
         fold(escape(name), preformat(made) if isinstance(made, str) else image(made, name), open_=i == last)
@@ -310,7 +310,7 @@ def samples(files: RunFiles) -> str:
 
 
 def events(files: RunFiles) -> str:
-    """What happened besides steps."""
+    """Events of the run."""
     rows = []
     for one in files.events:
         rest = {key: value for key, value in one.items() if key not in ("step", "kind", "event", "time")}
@@ -319,7 +319,7 @@ def events(files: RunFiles) -> str:
 
 
 def settings(files: RunFiles) -> str:
-    """The resolved settings and the machine."""
+    """The resolved settings and the environment."""
     config = fold(
         "config.yaml: every setting, resolved before the first step", preformat(files.config) if files.config else ""
     )

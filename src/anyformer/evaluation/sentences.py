@@ -1,4 +1,4 @@
-"""What a report says in sentences: names of metrics, and how a model stands beside its baselines."""
+"""Sentences of a report: names of metrics, and how a model compares to its baselines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {
 
 
 def metric_name(name: str) -> str:
-    """A metric as people write it.
+    """The display name of a metric.
 
     >>> metric_name("rmse.price"), metric_name("balanced_accuracy")
     ('RMSE of price', 'balanced accuracy')
@@ -34,7 +34,7 @@ def metric_name(name: str) -> str:
 
 
 def verdict(main: str, ours: float, baselines: Mapping[str, Any], rows: int | None = None) -> str:
-    """How the model stands beside each baseline, in words that are as ready to say worse as better.
+    """How the model compares to each baseline, in a sentence.
 
     >>> other = {"trivial": {"name": "always answering 'no'", "metrics": {"accuracy": 0.71}},
     ...          "strong": {"name": "TF-IDF + logistic regression", "metrics": {"accuracy": 0.91}}}
@@ -57,13 +57,13 @@ def verdict(main: str, ours: float, baselines: Mapping[str, Any], rows: int | No
 
 
 def difference_of(baseline: Mapping[str, Any]) -> Interval | None:
-    """By how much the model is ahead of a baseline, as evaluation.json holds it."""
+    """The interval of the difference to a baseline, from its entry in evaluation.json."""
     found = baseline.get("difference")
     return Interval(**found) if isinstance(found, Mapping) and all(is_number(one) for one in found.values()) else None
 
 
 def differences_beside(baseline: Mapping[str, Any]) -> list[str]:
-    """How the model stands beside a baseline by the metrics that tell more than the main one, with their intervals.
+    """How the model compares to a baseline by the secondary metrics, with their intervals.
 
     >>> differences_beside({"name": "boosting", "beside": {"auc": {"value": 0.03, "low": 0.01, "high": 0.05}}})
     ['better than boosting: AUC +0.03 (+0.01 to +0.05)']
@@ -78,7 +78,7 @@ def differences_beside(baseline: Mapping[str, Any]) -> list[str]:
 
 
 def show_difference(difference: Interval) -> str:
-    """A difference with its interval, signs and all.
+    """A difference with its interval, all with signs.
 
     >>> show_difference(Interval(0.0123, 0.004, 0.021))
     '+0.0123 (+0.004 to +0.021)'
@@ -88,7 +88,7 @@ def show_difference(difference: Interval) -> str:
 
 
 def undecided(baselines: Mapping[str, Any]) -> str:
-    """What to know where the strong baseline is not told apart from the model; nothing where it is."""
+    """A note if the model and the strong baseline are indistinguishable, else ""."""
     strong = baselines.get("strong") or {}
     found = difference_of(strong)
     beside = [difference_of({"difference": one}) for one in (strong.get("beside") or {}).values()]
@@ -98,7 +98,7 @@ def undecided(baselines: Mapping[str, Any]) -> str:
 
 
 def relation(main: str, ours: float, theirs: float, rows: int | None) -> str:
-    """better than, worse than, or neither: equal to three digits, or too close for so few rows."""
+    """Better than, worse than, or neither: equal to three digits, or within chance for this number of rows."""
     if number(ours) == number(theirs):
         return "the same as"
     if main == "accuracy" and rows and 0 <= ours <= 1 and 0 <= theirs <= 1:
@@ -109,7 +109,7 @@ def relation(main: str, ours: float, theirs: float, rows: int | None) -> str:
 
 
 def way(name: str) -> str:
-    """Which way a metric is good."""
+    """Whether smaller or larger values of a metric are better, in words."""
     return "smaller is better" if direction(name) == "min" else "larger is better"
 
 

@@ -1,4 +1,4 @@
-"""Spans in sequences of tags (BIO, IOB2, IOB1, BIOES, BILOU), and how many of them were found."""
+"""Spans in sequences of tags (BIO, IOB2, IOB1, BIOES, BILOU), and their precision, recall and F1."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Span", "are_spans", "precision_recall_f1", "span_counts", "spans"]
 
 Span = tuple[int, int, str]  # first word, one past the last, type
 
-ALONE, LAST = "SU", "ESLU"  # a word that is a span by itself; a word after which a span has ended
+ALONE, LAST = "SU", "ESLU"  # prefixes of a single-word span; prefixes that end a span
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The spans of one sentence, by the rule of the CoNLL tasks: an I that continues nothing begins a span.
+    """The spans of one sentence as in CoNLL: an I that continues no span begins one.
 
     >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
     [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
@@ -39,7 +39,7 @@ def spans(tags: Sequence[str]) -> list[Span]:
 
 
 def span_counts(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, tuple[int, int, int]]:
-    """For each type of span: how many are true, how many were predicted, how many are both."""
+    """For each span type: the numbers of true, predicted and correctly predicted spans."""
     counts: dict[str, list[int]] = {}
     for want, got in zip(truth, predicted, strict=True):
         true, said = spans(want), spans(got)
@@ -53,5 +53,5 @@ def span_counts(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str
 
 
 def precision_recall_f1(true: int, said: int, both: int) -> tuple[float, float, float]:
-    """The three shares; 0 where nothing was there to divide by."""
+    """Precision, recall and F1; 0 if the divisor is 0."""
     return both / said if said else 0.0, both / true if true else 0.0, 2 * both / (true + said) if true + said else 0.0

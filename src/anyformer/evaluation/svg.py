@@ -1,4 +1,4 @@
-"""Pictures as SVG text: scales, ticks, axes and marks. Colours and sizes of type come from the page's style sheet."""
+"""Figures as SVG text: scales, ticks, axes and marks. Colours and font sizes come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Point = tuple[float, float]
 
 
 def tag(name: str, inside: str = "", /, **attributes: str | float | None) -> str:
-    """One element; `class_` and `stroke_width` are written as HTML spells them, None is left out.
+    """One element; `class_` and `stroke_width` are written as `class` and `stroke-width`, None is left out.
 
     >>> tag("line", x1=0, x2=1.25, class_="axis")
     '<line x1="0" x2="1.25" class="axis"/>'
@@ -40,13 +40,13 @@ def label(
 
 
 def figure(width: float, height: float, inside: Iterable[str], title: str, class_: str = "plot") -> str:
-    """A whole picture; `title` is what a screen reader says of it."""
+    """A whole figure; `title` is its label for screen readers."""
     box = f"0 0 {text_of(width)} {text_of(height)}"
     return tag("svg", "".join(inside), viewBox=box, role="img", aria_label=title, class_=class_)
 
 
 def number(value: float | None) -> str:
-    """A number for people: three significant digits, thousands set apart, a dash where there is none.
+    """A formatted number: three significant digits, thousands separated, a dash for None or not finite.
 
     >>> number(0.12345), number(12345.6), number(1e-05), number(3.0), number(None)
     ('0.123', '12,346', '1e-05', '3', '–')
@@ -60,7 +60,7 @@ def number(value: float | None) -> str:
 
 
 def step_of(spread: float, count: int) -> float:
-    """A round step (1, 2 or 5 times a power of ten) that cuts a spread into about `count` parts."""
+    """A round step (1, 2 or 5 times a power of ten) that divides a range into about `count` parts."""
     raw = spread / max(1, count)
     power = 10.0 ** math.floor(math.log10(raw))
     return next((power * k for k in (1, 2, 5, 10) if power * k >= raw * 0.999), power * 10)
@@ -81,7 +81,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 @dataclass(frozen=True)
 class Scale:
-    """From numbers to places of a picture; `log` puts equal ratios at equal distances."""
+    """Map from values to coordinates of a figure; `log` for a logarithmic scale."""
 
     low: float
     high: float
@@ -96,7 +96,7 @@ class Scale:
 
 
 def around(values: Iterable[float], *, zero: bool = False, room: float = 0.05) -> tuple[float, float]:
-    """A range that holds every finite value, with a little room; from 0 where that is asked for."""
+    """A range that contains all finite values with a margin, and 0 if `zero`."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     if zero:
@@ -112,7 +112,7 @@ def path(points: Sequence[Point], class_: str) -> str:
 
 
 def axes(across: Scale, up: Scale, words: tuple[str, str], *, xs: int = 5, ys: int = 5) -> str:
-    """Grid lines, numbers and names of both axes."""
+    """Grid lines, tick labels and names of both axes."""
     parts = []
     for value in ticks(up.low, up.high, ys):
         y = up(value)
@@ -129,7 +129,7 @@ def axes(across: Scale, up: Scale, words: tuple[str, str], *, xs: int = 5, ys: i
 
 
 def tick_word(value: float) -> str:
-    """A tick's number, short: 20k, 1.5M, 0.0003.
+    """A short tick label: 20k, 1.5M, 0.0003.
 
     >>> tick_word(20000), tick_word(0.0003), tick_word(1500000), tick_word(0.25)
     ('20k', '0.0003', '1.5M', '0.25')

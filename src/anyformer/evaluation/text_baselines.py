@@ -1,4 +1,4 @@
-"""Texts written without learning to read: the source copied, its first sentences, or its words one by one."""
+"""Baselines of generated text: copying the source, its first sentences, or translating word by word."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.translation_table import word_by_word, word_table
 
 SENTENCE = re.compile(r"(?<=[.!?。！？])\s+")
-SHORT = 0.5  # share of the source's words below which what is written is a summary of it
+SHORT = 0.5  # fraction of the source's words below which a target counts as a summary
 COPY, LEAD = "copying the source", "the first sentences of the source"
 
 Writer = Callable[[str], str]
 
 
 def copy_or_lead(train: RawRows, truth: Sequence[str], test: RawRows) -> tuple[str, list[str]]:
-    """What is written for the test rows without learning anything: its name, and the texts.
+    """The trivial texts for the test rows: the baseline's name, and the texts.
 
-    Where the training texts are much shorter than their sources the first sentences are taken, which is hard to beat
-    for news; else the whole source.
+    If the training targets are much shorter than their sources, the first sentences, which are hard to beat for news;
+        else the whole source.
     """
     ways: dict[str, tuple[str, Writer]] = {}
     for task, (sources, texts) in by_task(train, truth).items():
@@ -35,7 +35,7 @@ def copy_or_lead(train: RawRows, truth: Sequence[str], test: RawRows) -> tuple[s
 
 
 def translate_words(train: RawRows, truth: Sequence[str], test: RawRows) -> list[str]:
-    """Every word of the test rows by the one that most probably stands for it in the training rows of the same task."""
+    """Translate each word of the test rows to its most probable translation in the training rows of the same task."""
     tables = {task: word_table(sources, texts) for task, (sources, texts) in by_task(train, truth).items()}
     return [
         word_by_word(tables[task], text) if task in tables else text
@@ -44,7 +44,7 @@ def translate_words(train: RawRows, truth: Sequence[str], test: RawRows) -> list
 
 
 def lead(text: str, words: float) -> str:
-    """The first sentences of a text, until they have about so many words; at least one.
+    """The first sentences of a text, up to about that many words; at least one.
 
     >>> lead("A storm came. It took roofs. Nobody slept.", 5)
     'A storm came. It took roofs.'
@@ -62,12 +62,12 @@ def mean_words(texts: Sequence[str]) -> float:
 
 
 def tasks_of(rows: RawRows) -> Sequence[str]:
-    """The task of each row; all have one where nothing is said."""
+    """The task of each row; "" for all if there are no tasks."""
     return rows.tasks if rows.tasks is not None else [""] * len(rows.sources or ())
 
 
 def by_task(rows: RawRows, truth: Sequence[str]) -> dict[str, tuple[list[str], list[str]]]:
-    """Sources and what was to be written, of each task."""
+    """Sources and targets of each task."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for task, source, text in zip(tasks_of(rows), rows.sources or (), truth, strict=True):
         sources, texts = found.setdefault(task, ([], []))

@@ -1,6 +1,6 @@
-"""Scores of generated text against references: BLEU and chrF by sacreBLEU, ROUGE of our own.
+"""Scores of generated text against references: BLEU and chrF by sacreBLEU, ROUGE implemented here.
 
-ROUGE is counted here: sacreBLEU has none, and it is what scores a text where that optional extra is missing.
+sacreBLEU has no ROUGE, and ROUGE is the fallback if that optional extra is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anyformer.extras import install_command, is_installed
 References = Sequence[str | Sequence[str]]
 
 WORD = re.compile(r"\w+")
-NGRAMS = 4  # orders that BLEU counts
+NGRAMS = 4  # largest n of BLEU
 NO_BLEU = f"BLEU and chrF left out: sacrebleu is not installed ({install_command('sacrebleu')})"
 
 
@@ -25,17 +25,17 @@ def bleu_available() -> bool:
 
 
 def several(references: References) -> list[list[str]]:
-    """Every reference as a list of texts; a single one stands alone in its list."""
+    """Every reference as a list of texts."""
     return [[one] if isinstance(one, str) else list(one) for one in references]
 
 
 def bleu_chrf(predicted: Sequence[str], references: References) -> tuple[float, float, str]:
-    """Corpus BLEU and chrF from 0 to 100, and the signature that says how BLEU was counted."""
+    """Corpus BLEU and chrF from 0 to 100, and sacreBLEU's signature."""
     from sacrebleu.metrics import BLEU, CHRF
 
     texts = several(references)
     most = max((len(one) for one in texts), default=1)
-    # One stream for each reference; a row with fewer has None, which sacreBLEU passes over.
+    # One stream per reference; a row with fewer has None, which sacreBLEU ignores.
     streams: list[Any] = [[one[i] if i < len(one) else None for one in texts] for i in range(most)]
     bleu, chrf = BLEU(), CHRF()
     scores = bleu.corpus_score(list(predicted), streams).score, chrf.corpus_score(list(predicted), streams).score
@@ -43,11 +43,11 @@ def bleu_chrf(predicted: Sequence[str], references: References) -> tuple[float, 
 
 
 def bleu_counts(predicted: Sequence[str], references: References) -> list[list[int]]:
-    """Of each text what corpus BLEU sums: n-grams that match and all n-grams, for n of 1 to 4, its length and that of
-    its reference."""
+    """The terms of corpus BLEU per text: matching and all n-grams for n of 1 to 4, its length and its reference's
+    length."""
     from sacrebleu.metrics import BLEU
 
-    bleu = BLEU(effective_order=True)  # says nothing about single sentences; the counts are the same
+    bleu = BLEU(effective_order=True)  # avoids a warning about single sentences; the counts are the same
     found = []
     for said, texts in zip(predicted, several(references), strict=True):
         score = bleu.sentence_score(said, texts)
@@ -56,7 +56,7 @@ def bleu_counts(predicted: Sequence[str], references: References) -> list[list[i
 
 
 def words_of(text: str) -> list[str]:
-    """The words ROUGE counts: runs of letters and digits of any script, in lower case."""
+    """The words for ROUGE: lower-case runs of letters and digits of any script."""
     return WORD.findall(text.lower())
 
 
@@ -66,7 +66,7 @@ def f_measure(both: int, said: int, true: int) -> float:
 
 
 def rouge_n(predicted: Sequence[str], reference: Sequence[str], n: int) -> float:
-    """F-measure of the runs of n words that two texts share.
+    """F-measure of the n-grams that two texts share.
 
     >>> round(rouge_n("the cat sat".split(), "the cat ran off".split(), 1), 3)
     0.571
@@ -76,7 +76,7 @@ def rouge_n(predicted: Sequence[str], reference: Sequence[str], n: int) -> float
 
 
 def common_words(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence, a row of its table at a time as the bits of one number.
+    """Length of the longest common subsequence, with each row of the table as the bits of one integer.
 
     >>> common_words("a b c d".split(), "b x d".split())
     2
@@ -88,7 +88,7 @@ def common_words(first: Sequence[str], second: Sequence[str]) -> int:
     row = full
     for word in second:
         met = row & places.get(word, 0)
-        row = ((row + met) | (row - met)) & full  # the addition's carries move each match up to the next free place
+        row = ((row + met) | (row - met)) & full  # the carries of the addition move each match up to the next free bit
     return len(first) - row.bit_count()
 
 
@@ -115,7 +115,7 @@ def rouge(predicted: Sequence[str], references: References) -> dict[str, float]:
 
 
 def row_scores(predicted: Sequence[str], references: References) -> list[float]:
-    """ROUGE-L of each row, by which the worst are found where there are no losses."""
+    """ROUGE-L per row, to find the worst rows if there are no losses."""
     return [
         max((rouge_l(words_of(said), words_of(text)) for text in texts), default=0.0)
         for said, texts in zip(predicted, several(references), strict=True)
@@ -123,6 +123,6 @@ def row_scores(predicted: Sequence[str], references: References) -> list[float]:
 
 
 def exact_match(predicted: Sequence[str], references: References) -> float:
-    """Share of rows that equal one of their references, spaces at the ends aside."""
+    """Fraction of rows that equal one of their references after stripping."""
     pairs = zip(predicted, several(references), strict=True)
     return sum(said.strip() in {text.strip() for text in texts} for said, texts in pairs) / max(1, len(predicted))

@@ -1,4 +1,4 @@
-"""The probability from which on an answer is yes, chosen on validation rows."""
+"""The decision threshold of a yes/no prediction, chosen on validation rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CANDIDATES = [round(share, 2) for share in np.arange(0.02, 0.99, 0.02).tolist()]
 def choose_threshold(metric: str, score_at: Callable[[float], RowSums]) -> tuple[float, Interval]:
     """The threshold with the best metric on all rows, and by how much it beats 0.5.
 
-    `score_at` gives the metric of the answers at a threshold. The gain is that of thresholds chosen on one half of the
-    rows and scored on the other: on the rows that it was chosen on, the best of many always seems to gain.
+    `score_at` returns the metric at a threshold. The gain is cross-validated, with thresholds chosen on one half of the
+        rows and scored on the other: on the rows it was chosen on, the best of many always seems to gain.
     """
     usual = score_at(USUAL)
     half = np.arange(len(usual.values)) % 2 == 0
@@ -27,7 +27,7 @@ def choose_threshold(metric: str, score_at: Callable[[float], RowSums]) -> tuple
     def best(parts: tuple[int, ...]) -> float:
         def score(share: float) -> tuple[float, float]:
             found = usual.combine(np.sum([sums[share][part] for part in parts], axis=0))
-            return gain(metric, float(found)), -abs(share - USUAL)  # of equals the one nearest to the usual
+            return gain(metric, float(found)), -abs(share - USUAL)  # ties go to the threshold nearest to 0.5
 
         return max(CANDIDATES, key=score)
 

@@ -1,4 +1,4 @@
-"""The baseline of every model of tokens: how frequent each token is in training, and nothing else."""
+"""The unigram baseline of token models: the frequency of each token in training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ NAME = "guessing tokens by their frequency"
 
 
 def guess_by_frequency(train: np.ndarray, test: np.ndarray) -> tuple[float, int]:
-    """Mean nats of a token of `test` under the frequencies in `train`, and the most frequent token.
+    """Mean nats per token of `test` under the frequencies in `train`, and the most frequent token.
 
-    One is added to every count, so that a token that training does not have costs much, not without end.
+    One is added to every count, so that a token unseen in training has a large but finite loss.
 
     >>> nats, token = guess_by_frequency(np.array([0, 0, 1]), np.array([0]))
     >>> round(float(np.exp(-nats)), 3), token  # 3 of 5 counts

@@ -1,4 +1,4 @@
-"""IBM Model 1: which word stands for which, learned from pairs of sentences, and a translation word by word."""
+"""IBM Model 1: a word translation table from pairs of sentences, and word-by-word translation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 ROUNDS = 5  # of expectation maximisation
-MOST_LINKS = 6_000_000  # pairs of a source and a target word that are looked at
+MOST_LINKS = 6_000_000  # largest number of links between a source and a target word
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -20,7 +20,7 @@ def word_table(sources: Sequence[str], targets: Sequence[str]) -> dict[str, str]
     'Katze'
     """
     numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    source_of, target_of, place_of = [], [], []  # one entry a link of a source word with a target word of its sentence
+    source_of, target_of, place_of = [], [], []  # one entry per link between a source and a target word of a pair
     links = places = 0
     for source, target in zip(sources, targets, strict=True):
         one, other = ([known.setdefault(word, len(known)) for word in WORD.findall(text)]
@@ -36,11 +36,11 @@ def word_table(sources: Sequence[str], targets: Sequence[str]) -> dict[str, str]
         return {}
     width = len(numbers[1])
     coded = np.concatenate(source_of).astype(np.int64) * width + np.concatenate(target_of)
-    kinds, link = np.unique(coded, return_inverse=True)  # every pair of words that is met
+    kinds, link = np.unique(coded, return_inverse=True)  # all distinct pairs of words
     place, probability = np.concatenate(place_of), np.ones(len(kinds))
     for _ in range(ROUNDS):
         share = probability[link]
-        share /= np.bincount(place, share)[place]  # each target word is shared among the words of its source
+        share /= np.bincount(place, share)[place]  # normalise each target word over the words of its source
         count = np.bincount(link, share)
         probability = count / np.bincount(kinds // width, count)[kinds // width]
     best = np.lexsort((probability, kinds // width))  # by source word, the most probable target last
@@ -49,7 +49,7 @@ def word_table(sources: Sequence[str], targets: Sequence[str]) -> dict[str, str]
 
 
 def word_by_word(table: dict[str, str], text: str) -> str:
-    """A text with every word replaced by its translation; a word that was never met stays.
+    """A text with every word replaced by its translation; unseen words are kept.
 
     >>> word_by_word({"dog": "Hund", "a": "ein"}, "a dog, Rex.")
     'ein Hund, Rex.'

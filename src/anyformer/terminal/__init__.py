@@ -1,4 +1,4 @@
-"""Pictures made of characters: curves, heat maps and text shaded by a number. Nothing here prints."""
+"""Text-mode graphics: curves, heat maps and text shaded by a number. Nothing here prints."""
 
 from anyformer.terminal.colour import ink, shade
 from anyformer.terminal.curve import Canvas, CurveSeries, curve

@@ -1,8 +1,8 @@
-"""One scale of colours for numbers from 0 to 1, readable by colour-blind eyes and in grey."""
+"""One colour scale for numbers from 0 to 1, readable by the colour-blind and in grey."""
 
 from __future__ import annotations
 
-# Nine points of viridis (matplotlib, public domain): dark to light, so that lightness alone tells the order.
+# Nine points of viridis (matplotlib, public domain): dark to light, so that lightness alone shows the order.
 VIRIDIS = (
     (68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
     (170, 220, 50), (253, 231, 37),
@@ -12,7 +12,7 @@ ASCII_SHADES = " .:*#"
 
 
 def shade(value: float) -> tuple[int, int, int]:
-    """The colour of a number; below 0 and above 1 it stays at the end.
+    """The colour of a number, clipped to 0 to 1.
 
     >>> shade(0.0), shade(1.0)
     ((68, 1, 84), (253, 231, 37))
@@ -25,7 +25,7 @@ def shade(value: float) -> tuple[int, int, int]:
 
 
 def ink(background: tuple[int, int, int]) -> str:
-    """Black or white, whichever is read more easily on this background.
+    """Black or white, whichever is more readable on this background.
 
     >>> ink((253, 231, 37)), ink((68, 1, 84))
     ('black', 'bright_white')
@@ -35,13 +35,13 @@ def ink(background: tuple[int, int, int]) -> str:
 
 
 def on(value: float) -> str:
-    """A rich style that writes on the colour of `value`."""
+    """A rich style with the colour of `value` as background."""
     background = shade(value)
     return f"{ink(background)} on rgb({','.join(map(str, background))})"
 
 
 def grey(value: float, ascii_only: bool = False) -> str:
-    """One character, the darker the larger the number, where there are no colours.
+    """One character, darker for larger numbers, for output without colours.
 
     >>> grey(0.0), grey(0.5), grey(1.0), grey(1.0, ascii_only=True)
     (' ', '▒', '█', '#')

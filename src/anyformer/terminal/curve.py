@@ -1,4 +1,4 @@
-"""Curves drawn with quarter blocks: four dots a character, from the block elements that every terminal font has."""
+"""Curves drawn with quarter blocks: four dots per character, from the Unicode block elements of every terminal font."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 Point = tuple[float, float]
 
-STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # between two numbers of the y-axis
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # candidate tick distances of the y-axis
 
 # The character with these quarters filled: upper left 1, upper right 2, lower left 4, lower right 8.
 QUARTERS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
@@ -18,16 +18,16 @@ QUARTERS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 
 @dataclass(frozen=True)
 class CurveSeries:
-    """Points of one line; `joined=False` puts `mark` at each point instead."""
+    """Points of one line; `joined=False` draws `mark` at each point instead."""
 
     points: Sequence[Point]
     style: str = ""
     joined: bool = True
-    mark: str = "*"  # also stands for the line where only ASCII can be written
+    mark: str = "*"  # also draws the line in ASCII-only output
 
 
 class Canvas:
-    """Dots, two columns and two rows of them in every character; a character has the colour drawn last."""
+    """A grid of dots, 2 x 2 per character; a character has the colour drawn last."""
 
     def __init__(self, width: int, height: int, ascii_only: bool = False) -> None:
         self.width, self.height, self.ascii_only = width, height, ascii_only
@@ -36,12 +36,12 @@ class Canvas:
         self.styles: dict[tuple[int, int], str] = {}
 
     def dot(self, x: int, y: int, style: str = "", mark: str = "*") -> None:
-        """Set the dot at column x from the left and row y from the top; outside the canvas nothing happens."""
+        """Set the dot at column x from the left and row y from the top; dots outside the canvas are ignored."""
         if not (0 <= x < 2 * self.width and 0 <= y < 2 * self.height):
             return
         column, row = x // 2, y // 2
         if not self.bits[row][column]:
-            self.marks.pop((row, column), None)  # a line is drawn over a mark
+            self.marks.pop((row, column), None)  # a line replaces a mark
         self.bits[row][column] |= 1 << (x % 2 + 2 * (y % 2))
         self.styles[row, column] = style
         if self.ascii_only:
@@ -55,19 +55,19 @@ class Canvas:
             self.dot(round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps), style, mark)
 
     def put(self, x: int, y: int, mark: str, style: str = "") -> None:
-        """A whole character where the dot (x, y) would be."""
+        """Draw a whole character at the dot (x, y)."""
         if 0 <= x < 2 * self.width and 0 <= y < 2 * self.height:
             self.marks[y // 2, x // 2], self.styles[y // 2, x // 2] = mark, style
 
     def level(self, y: int, style: str = "") -> None:
-        """A thin line from edge to edge wherever nothing else is drawn."""
+        """A thin horizontal line behind everything else."""
         row = y // 2
         for column in range(self.width) if 0 <= row < self.height else ():
             if not self.bits[row][column] and (row, column) not in self.marks:
                 self.marks[row, column], self.styles[row, column] = "-" if self.ascii_only else "─", style
 
     def rows(self) -> list[Text]:
-        """The characters, one line each."""
+        """The canvas as lines of text."""
         out = []
         for row in range(self.height):
             line = Text(no_wrap=True)
@@ -92,7 +92,7 @@ def curve(
 ) -> Text:
     """A plot of `width` x `height` characters, axes included.
 
-    `levels` are heights and styles of thin lines; `x_words` stand under the two ends of the x-axis.
+    `levels` are heights and styles of thin horizontal lines; `x_words` are the labels of both ends of the x-axis.
 
     >>> plot = curve([CurveSeries([(0, 3), (1, 2), (2, 1)])], 20, 5, x_range=(0, 2), ascii_only=True)
     >>> [len(line) for line in plot.plain.splitlines()]
@@ -133,7 +133,7 @@ def curve(
 
 
 def nice(heights: Sequence[float]) -> tuple[float, float]:
-    """A range that holds every height, a little more below, with ends on tenths.
+    """A range that contains all heights, with a margin below, rounded to tenths.
 
     >>> nice([1.79, 4.24])
     (1.7, 4.3)
@@ -144,7 +144,7 @@ def nice(heights: Sequence[float]) -> tuple[float, float]:
 
 
 def tick_labels(low: float, high: float, rows: int) -> list[str]:
-    """Round numbers beside the rows they belong to; most rows have none.
+    """Tick labels per row, empty for most rows.
 
     >>> tick_labels(1.7, 4.3, 8)
     ['', '4.0', '', '', '3.0', '', '2.0', '']
@@ -154,6 +154,6 @@ def tick_labels(low: float, high: float, rows: int) -> list[str]:
         return [f"{high:.1f}"] + labels[1:]
     step = next((step for step in STEPS if 3 * (high - low) / step <= rows), STEPS[-1])
     for i in range(math.ceil(low / step), math.floor(high / step) + 1):
-        row = round((high - i * step) / (high - low) * (2 * rows - 1)) // 2  # where the canvas puts that height
+        row = round((high - i * step) / (high - low) * (2 * rows - 1)) // 2  # the canvas row of that height
         labels[row] = f"{i * step:.1f}"
     return labels

@@ -1,4 +1,4 @@
-"""Heat maps: a matrix of numbers from 0 to 1 as coloured cells, with words along both sides."""
+"""Heat maps: a matrix of numbers from 0 to 1 as coloured cells, with labels along both sides."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def heat_map(
     marked: Sequence[tuple[int, int]] = (),
     label: int = 10,
 ) -> Text:
-    """One line a row and two characters a cell, so that cells are about square; column words run downwards.
+    """One line per row and two characters per cell, so that cells are about square; column labels are vertical.
 
-    Without words the map is packed by half blocks, two rows a line. `marked` cells carry a pair of brackets.
+    Without labels the map uses half blocks, two rows per line. `marked` cells have a pair of brackets.
 
     >>> print(heat_map([[1.0, 0.0], [0.5, 0.5]], ["a", "b"], ["a", "b"], colour=False))
       a b
@@ -37,7 +37,7 @@ def heat_map(
     top = [visible(word, ascii_only)[:label] for word in columns]
     margin = max(map(len, left), default=0)
     out = Text(no_wrap=True)
-    for level in range(max(map(len, top), default=0), 0, -1):  # words stand on the map, so short ones start lower
+    for level in range(max(map(len, top), default=0), 0, -1):  # bottom-aligned: short labels start lower
         heads = (word[len(word) - level] if len(word) >= level else " " for word in top)
         out.append((" " * (margin + 1) + " ".join(heads)).rstrip() + "\n")
     for i, values in enumerate(matrix):
@@ -53,7 +53,7 @@ def heat_map(
 
 
 def packed(matrix: Matrix, *, colour: bool, ascii_only: bool) -> Text:
-    """Half blocks: the upper row is the colour of the letter, the lower one the colour behind it."""
+    """Half blocks: the upper row is the foreground colour, the lower one the background."""
     out = Text(no_wrap=True)
     if not colour or ascii_only:
         out.append("\n".join("".join(grey(value or 0.0, ascii_only) * 2 for value in values) for values in matrix))

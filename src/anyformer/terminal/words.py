@@ -1,4 +1,4 @@
-"""Text from a model, made safe and legible for a terminal."""
+"""Text from a model, made safe and readable for a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyformer.terminal.colour import on
 
 
 def clean(text: str) -> str:
-    """The text without anything that could move the cursor: a model in training writes any byte.
+    """The text without control characters: a model in training may generate any byte.
 
     >>> clean("a\\tb\\x1b[31mc\\r\\n")
     'a    b·[31mc·\\n'
@@ -21,12 +21,12 @@ def clean(text: str) -> str:
 
 
 def narrow(character: str) -> bool:
-    """One cell wide and standing by itself, so that columns stay columns."""
+    """Whether a character is exactly one cell wide and does not combine, so that columns stay aligned."""
     return not unicodedata.combining(character) and unicodedata.east_asian_width(character) not in "WF"
 
 
 def visible(word: str, ascii_only: bool = False) -> str:
-    """A token as a label: spaces and line ends can be seen.
+    """A token as a label: spaces and line ends made visible.
 
     >>> visible(" self"), visible("\\n    ")
     ('·self', '⏎····')
@@ -36,9 +36,9 @@ def visible(word: str, ascii_only: bool = False) -> str:
 
 
 def shaded(words: Sequence[tuple[str, float | None]], *, colour: bool = True) -> Text:
-    """Words on the colour of their number; None means no colour.
+    """Words with their number as background colour; None: no colour.
 
-    Without colours each line has a second one below it: the number's tenths under the first letter of each word.
+    Without colours each line is followed by a second one: the number's tenths under the first letter of each word.
     """
     out = Text()
     if colour:
