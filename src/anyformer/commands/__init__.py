@@ -1,1 +1,1 @@
-"""The verbs of the command line, a file for each group; they import what they need when they run."""
+"""The commands of the command line, one file per group; heavy imports happen when a command runs."""

@@ -1,4 +1,4 @@
-"""The words of `train` that say what to train on and how; `check` and `train --dry-run` take the same ones."""
+"""Options of `train` for data, model and settings, shared with `check` and `train --dry-run`."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. t
 
 
 LENGTH = ("training.steps", "training.epochs", "training.minutes")
-# What is typed puts away what the file says of the other: the length of a run, and what was decided from the batch.
+# An option overrides conflicting entries of the file: other run lengths, and values derived from the batch size.
 REPLACES = (*permutations(LENGTH, 2), ("training.batch_size", "training.micro_batch_size"))
 
 
 @dataclass
 class AskOptions:
-    """The options as typed."""
+    """The parsed options."""
 
     target: list[str] | None = None
     task: str | None = None
@@ -78,7 +78,7 @@ class AskOptions:
     teacher: Path | None = None
 
     def flags(self) -> dict[str, Any]:
-        """The settings that have an option of their own."""
+        """The settings that have their own option."""
         found: dict[str, Any] = {
             "data.target": tuple(self.target or ()) or None, "data.types": tuple(spread(self.types)) or None,
             "data.inputs": tuple(self.inputs or ()) or None,
@@ -93,7 +93,7 @@ class AskOptions:
         return {name: value for name, value in found.items() if value is not None}
 
     def request(self, data: list[Path], out: Path | None = None) -> Request:
-        """All of it together: options win over `--set`, which wins over the file."""
+        """The combined request: options override `--set`, which overrides the file."""
         from anyformer.training.setup.request import Request
         from anyformer.training.setup.settings_file import Written, from_file, parse_settings
 
@@ -112,12 +112,12 @@ class AskOptions:
         )  # fmt: skip
 
     def model_of(self, top: dict[str, str]) -> str | None:
-        """The preset a file names; with `start` it only says where the sizes came from."""
+        """The preset named in a file; with `start` it only records the origin of the sizes."""
         return None if self.start is not None or top.get("start") else top.get("preset") or None
 
 
 def spread(words: list[str] | None) -> list[str]:
-    """Several column=kind may stand in one word, separated by commas.
+    """Split arguments of several comma-separated column=kind pairs.
 
     >>> spread(["year=number,city=category", "note=text"])
     ['year=number', 'city=category', 'note=text']
@@ -126,14 +126,14 @@ def spread(words: list[str] | None) -> list[str]:
 
 
 def is_settings(path: Path) -> bool:
-    """Whether a path is a file of settings by its name; YOLO's data.yaml is data."""
+    """Whether a path is a settings file by its name; YOLO's data.yaml is data."""
     from anyformer.data.files.yolo import is_yolo
 
     return path.suffix.lower() in (".yaml", ".yml") and not is_yolo(path)
 
 
 def refuse_settings(data: list[Path]) -> None:
-    """A file of settings given as data is a slip that deserves its own words."""
+    """Reject a settings file given as data, with a specific error."""
     for path in data:
         if is_settings(path):
             raise UserError("a file of settings is not data", where=str(path), fix=f"write --config {path}")

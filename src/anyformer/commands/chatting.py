@@ -1,4 +1,4 @@
-"""The verb chat: a conversation with a model in this process or behind a URL."""
+"""The command `chat`: a conversation with a model in this process or behind a URL."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def local(folder: Path, device: str, dtype: str | None) -> Talker:
 
 
 class Chat:
-    """The loop: a line in, an answer out. stdout is the answers and nothing else."""
+    """The chat loop: one line in, one answer out. stdout gets only the answers."""
 
     def __init__(
         self, talker: Talker, conversation: Conversation, *, as_json: bool = False, quiet: bool = False
@@ -92,7 +92,7 @@ class Chat:
         self.last: Reply | None = None
         self.answers = self.tokens = 0
         self.seconds = 0.0
-        self.stops = 0  # Ctrl-C since the last line
+        self.stops = 0  # number of Ctrl-C since the last line
         self.commands: dict[str, Callable[[str], None]] = {
             "help": lambda _: note(HELP), "set": self.set, "system": self.conversation.set_system, "clear": self.clear,
             "save": self.save, "load": self.load, "stats": self.stats, "probs": self.probs,
@@ -112,14 +112,14 @@ class Chat:
                 elif line.strip():
                     self.turn(line.removeprefix("/") if line.startswith("//") else line)
             except UserError as error:
-                if not self.terminal:  # a script must learn of it
+                if not self.terminal:  # a script needs the exit status
                     raise
                 note(f"error: {error.line}")
 
     # ------------------------------------------------------------ in
 
     def lines(self) -> Iterator[str]:
-        """What is typed or piped, a line at a time."""
+        """Input lines, typed or piped."""
         if not self.terminal:
             while line := self.read_line():
                 yield line.rstrip("\n")
@@ -142,7 +142,7 @@ class Chat:
             yield line
 
     def ask(self) -> str:
-        """One typed line; the prompt stays off a stdout that goes to a file."""
+        """Read one typed line; the prompt is not written to a redirected stdout."""
         if sys.stdout.isatty():
             return input(PROMPT)
         sys.stderr.write(PROMPT)
@@ -161,7 +161,7 @@ class Chat:
     # ------------------------------------------------------------ out
 
     def turn(self, text: str) -> None:
-        """One question and its answer, streamed; what was written before Ctrl-C stays said."""
+        """One question and its streamed answer; the part before a Ctrl-C is kept in the conversation."""
         before = list(self.conversation.turns)
         self.conversation.add("user", text)
         answer = self.last = Reply()
@@ -179,7 +179,7 @@ class Chat:
             self.conversation.turns = before
             raise
         finally:
-            stream.close()  # frees the row, or hangs up
+            stream.close()  # frees the KV cache slot, or closes the connection
             answer.rates.end()
         self.conversation.add("assistant", answer.text)
         self.answers, self.tokens = self.answers + 1, self.tokens + answer.rates.new
@@ -198,7 +198,7 @@ class Chat:
     # ------------------------------------------------------------ commands
 
     def command(self, line: str) -> bool:
-        """Do what a line that begins with a stroke asks; False where it asks for the end."""
+        """Run a slash command; False if it ends the chat."""
         name, _, rest = line[1:].partition(" ")
         if name in ("quit", "exit"):
             return False
@@ -246,14 +246,14 @@ class Chat:
 
 
 def file_named_by(rest: str, command: str) -> Path:
-    """The file that a command names."""
+    """The file argument of a slash command."""
     if not rest:
         raise UserError("no file given", where=command, fix=f"write {command} talk.json")
     return Path(rest).expanduser()
 
 
 def show_probabilities(words: list[tuple[str, float | None]]) -> None:
-    """Pieces of text on the colour of their probability, or with the number behind each."""
+    """Pieces of text coloured by their probability, or followed by the number."""
     require("rich", "colours of probabilities need")
     from rich.console import Console
 

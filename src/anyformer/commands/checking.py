@@ -1,4 +1,4 @@
-"""The verb `check`: what a file or folder is and whether it is whole, without training on it or changing it."""
+"""The command `check`: inspect and verify a file or folder without training on it or changing it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def check(
 
 
 def write_facts(facts: dict[str, Any], as_json: bool) -> None:
-    """Facts as JSON or under each other."""
+    """Print facts as JSON or as lines."""
     if as_json:
         write(json.dumps(facts))
         return
@@ -94,7 +94,7 @@ def show_value(value: Any) -> str:
 
 
 def of_data(paths: list[Path], asked: AskOptions, *, as_json: bool, quiet: bool) -> None:
-    """The scan that training begins with, and what would be trained; nothing is kept."""
+    """The data scan that precedes training, and what would be trained; nothing is saved."""
     from anyformer.training.setup.dry_run import rehearse
 
     request = asked.request(paths)
@@ -110,7 +110,7 @@ def of_data(paths: list[Path], asked: AskOptions, *, as_json: bool, quiet: bool)
 
 
 def of_settings(path: Path, asked: AskOptions) -> tuple[dict[str, Any], list[str]]:
-    """A file of settings by itself: every name known, every value of its kind."""
+    """Validate a settings file: known names and valid values."""
     from anyformer.training.setup.settings_file import from_file
 
     if asked.config is not None:
@@ -128,7 +128,7 @@ def plainly(value: Any) -> Any:
 
 
 def of_run(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A run: every checkpoint against its manifest, the prepared data, and the model that would be used."""
+    """Verify a run: every checkpoint against its manifest, the prepared data, and the selected model."""
     from anyformer.checkpoints import store
     from anyformer.data.reopen import reopen
     from anyformer.training.run.folder import AVERAGED, RunFolder
@@ -159,7 +159,7 @@ def of_run(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def of_model(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """A model folder, opened and tested whole."""
+    """Load and verify a model folder."""
     import torch
 
     import anyformer

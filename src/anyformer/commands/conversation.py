@@ -1,4 +1,4 @@
-"""A conversation: its turns, the settings of answers, and its file."""
+"""A conversation: its messages, generation settings, and file."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ SETTINGS: dict[str, tuple[Callable[[str], int | float], float, float, str]] = {
 
 @dataclass
 class Conversation:
-    """What has been said, oldest first, and how answers are chosen."""
+    """The messages, oldest first, and the generation settings."""
 
     turns: list[Turn] = field(default_factory=list)
     settings: dict[str, int | float] = field(default_factory=dict)
 
     def add(self, role: str, content: str) -> None:
-        """One more turn."""
+        """Append a message."""
         self.turns.append({"role": role, "content": content})
 
     @property
     def system(self) -> str | None:
-        """What the model was told to be."""
+        """The system prompt."""
         return self.turns[0]["content"] if self.turns and self.turns[0]["role"] == "system" else None
 
     def set_system(self, text: str) -> None:
-        """Other instructions, or none."""
+        """Replace or remove the system prompt."""
         rest = self.turns[1:] if self.system is not None else self.turns
         self.turns = [{"role": "system", "content": text}, *rest] if text else rest
 
     def clear(self) -> None:
-        """Forget all but the instructions."""
+        """Remove all messages except the system prompt."""
         self.turns = self.turns[:1] if self.system is not None else []
 
     def as_text(self) -> str:
-        """All of it as one text to be gone on with: a new line where a person spoke after the model."""
+        """The conversation as one text to continue, with a line break before each user message after an answer."""
         text = ""
         for turn in self.turns:
             text += ("\n" if text and turn["role"] != "assistant" else "") + turn["content"]
         return text
 
     def forget_oldest(self) -> bool:
-        """Leave out the oldest question with its answer; False where only the newest question is left."""
+        """Drop the oldest question and its answer; False if only the newest question is left."""
         first = 1 if self.system is not None else 0
         last = next((at for at in range(first + 1, len(self.turns)) if self.turns[at]["role"] == "user"), None)
         if last is None:
@@ -70,7 +70,7 @@ class Conversation:
         return True
 
     def set(self, name: str, value: str) -> None:
-        """A setting by its name; `none` puts it back."""
+        """Change a setting by name; `none` resets it."""
         if name not in SETTINGS:
             raise UserError(f"unknown setting {name!r}", where="/set", fix=did_you_mean(name, SETTINGS))
         if value == "none":
@@ -88,7 +88,7 @@ class Conversation:
     # ------------------------------------------------------------ its file
 
     def save(self, path: Path) -> None:
-        """Write it as JSON; only another conversation is overwritten."""
+        """Save as JSON; only another conversation is overwritten."""
         if path.exists():
             try:
                 Conversation.load(path)
@@ -103,7 +103,7 @@ class Conversation:
 
     @classmethod
     def load(cls, path: Path) -> Conversation:
-        """The conversation of a file, every part of it looked at."""
+        """Load and validate a conversation from a file."""
         found: Any = read_json(path)
         turns, settings = found.get("messages"), found.get("settings", {})
         fits = isinstance(turns, list) and len(turns) <= MOST_TURNS and isinstance(settings, dict) and all(

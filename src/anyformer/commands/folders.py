@@ -1,4 +1,4 @@
-"""Verbs on model folders: generate, convert."""
+"""Commands on model folders: generate, convert."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def generate(
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
     fills = has_sentinels(
         predictor.require_tokenizer(), text
-    )  # without its sentinels nobody knows which span fills which gap
+    )  # without the sentinels it is unclear which span fills which gap
     watch = Watch(predictor, text, shown=alone and not as_json and not fills)
     hear = watch.hear if chosen.num_beams == 1 else None
     result = predictor.run_generation(
@@ -114,7 +114,7 @@ def generate(
 def check_used(
     temperature: float | None, top_k: int | None, top_p: float | None, draft: str | None, draft_tokens: int | None
 ) -> None:
-    """Refuse options that another one makes useless."""
+    """Reject options that another option makes ineffective."""
     if temperature == 0 and (top_k is not None or top_p is not None):
         where = "--top-k" if top_k is not None else "--top-p"
         raise UserError("--temperature 0 always takes the likeliest token", where=where, fix="leave one of them out")
@@ -123,7 +123,7 @@ def check_used(
 
 
 class Watch:
-    """Times a text while it is written, and writes it out as it comes: to a terminal, and to whoever reads a pipe."""
+    """Measures generation speed, and streams the text to a terminal or a pipe."""
 
     def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
         from anyformer.serving.detokenizer import Detokenizer, TextPieces
@@ -134,18 +134,18 @@ class Watch:
             shown,
             Rates(len(tokenizer.encode(prompt))),
         )
-        self.line_ends = ""  # the newest, until something follows them: a text is written with one at its end
+        self.line_ends = ""  # trailing line ends, held back: a text is printed with exactly one at its end
 
     def hear(self, step: Step) -> None:
-        """One more token of every text."""
+        """Record one decode step."""
         if self.shown:
             self.show(self.pieces.add([int(step.tokens[0])]))
         elif self.rates.first is None:
-            step.tokens.tolist()  # waits for a device that works on its own
+            step.tokens.tolist()  # synchronises with the device
         self.rates.token()
 
     def show(self, piece: str) -> None:
-        """Write a piece out, up to its last line ends."""
+        """Write a piece of text, except its trailing line ends."""
         text = self.line_ends + piece
         shown = text.rstrip("\n")
         self.line_ends = text[len(shown) :]
@@ -153,7 +153,7 @@ class Watch:
             write_piece(shown)
 
     def end(self, result: Generated) -> Rates:
-        """All of it is there."""
+        """Finish the text."""
         if self.shown:
             self.show(self.pieces.end())
             write_piece("\n")
@@ -162,14 +162,14 @@ class Watch:
 
 
 def each_pass(result: Generated) -> str:
-    """How well proposals did."""
+    """Statistics of speculative decoding."""
     if result.passes is None:
         return ""
     return f", {int(result.lengths.sum()) / max(int(result.passes.sum()), 1):.1f} a pass"
 
 
 def read_text(path: Path, where: str) -> str:
-    """A small file of text."""
+    """Read a small text file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -212,13 +212,13 @@ def convert(
     share = share_of_heads(prune_heads, data)
     predictor = anyformer.load(source, dtype=torch_dtype(dtype))
     notes = [] if dtype is None else [change_dtype(predictor)]
-    if prune_heads is not None:  # first: its numbers are those of the model as it is
+    if prune_heads is not None:  # first: head indices are those of the unmodified model
         notes += remove_heads(predictor, prune_heads, share, data)
     notes += apply_changes(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
     if to == "hf":
         from anyformer.checkpoints.folder import as_family
 
-        for network in predictor.networks().values():  # refused before anything is written
+        for network in predictor.networks().values():  # fail before anything is written
             as_family(network.spec, predictor.opened.config)
     if not dry_run:
         predictor.save(target) if to == "anyformer" else predictor.export(target, to=to)
@@ -237,7 +237,7 @@ def apply_changes(
     predictor: Predictor, kv_heads: int | None, max_length: int | None, image_size: int | None, position: str | None,
     keep: list[int] | None,
 ) -> list[str]:  # fmt: skip
-    """Apply the changes asked for, in a fixed order; what each lost is told."""
+    """Apply the requested changes in a fixed order, reporting the loss of each."""
     from anyformer.checkpoints import changes
 
     notes: list[str] = []
@@ -263,7 +263,7 @@ def apply_changes(
 
 
 def share_of_heads(words: str | None, data: Path | None) -> float | None:
-    """25% as 0.25; None where heads are named one by one. A share needs data, names do not."""
+    """25% as 0.25; None if heads are listed by name. A fraction needs data, names do not."""
     share = None
     if words is not None and words.strip().endswith("%"):
         try:
@@ -281,7 +281,7 @@ def share_of_heads(words: str | None, data: Path | None) -> float | None:
 
 
 def remove_heads(predictor: Predictor, words: str, share: float | None, data: Path | None) -> list[str]:
-    """Remove heads by name, or a share of them by what they are worth on a file."""
+    """Remove heads by name, or a fraction of them by importance on a file."""
     from anyformer.checkpoints.prune import fewer_heads
     from anyformer.core.head_names import parse_heads
 
@@ -307,7 +307,7 @@ def remove_heads(predictor: Predictor, words: str, share: float | None, data: Pa
 
 
 def change_dtype(predictor: Predictor) -> str:
-    """What another type does to the weights; one that cannot hold them is refused."""
+    """Describe the effect of the new dtype on the weights; overflow is an error."""
     import torch
 
     before, after = predictor.opened.dtype, next(predictor.model.parameters()).dtype
@@ -325,7 +325,7 @@ def change_dtype(predictor: Predictor) -> str:
 
 
 def trained_length(predictor: Predictor) -> int | None:
-    """How many tokens the texts had that a model was trained on, as far as its folder says."""
+    """The sequence length of training, if the folder records it."""
     if predictor.preprocess is not None:
         return predictor.preprocess.length
     said = predictor.opened.config.get("max_position_embeddings")
@@ -333,7 +333,7 @@ def trained_length(predictor: Predictor) -> int | None:
 
 
 def announce_length(predictor: Predictor, length: int) -> None:
-    """Let what stands around the model say the new length too: rows are cut at it, and servers take it as a limit."""
+    """Update the length in config, preprocessing and tokenizer: rows are truncated to it, servers use it as limit."""
     if isinstance(predictor.opened.config.get("max_position_embeddings"), int):
         predictor.opened.config["max_position_embeddings"] = length
     if predictor.preprocess is not None and predictor.preprocess.length is not None:
@@ -343,7 +343,7 @@ def announce_length(predictor: Predictor, length: int) -> None:
 
 
 def check_writes(predictor: Predictor, folder: Path) -> None:
-    """A model that was trained to answer rows is asked by another verb."""
+    """Reject models trained to predict rows: these use another command."""
     from anyformer.tasks import find
 
     kept = predictor.preprocess
@@ -354,7 +354,7 @@ def check_writes(predictor: Predictor, folder: Path) -> None:
 
 
 def layers_of(text: str | None) -> list[int] | None:
-    """`0,2,4` as numbers."""
+    """Parse `0,2,4`."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The verb `lab`: the claims of the lectures, re-run."""
+"""The command `lab`: re-run the claims of the lectures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run_claims(
     from anyformer.lab.text import finding_text
     from anyformer.safe_files import replace_file
 
-    workers = 1 if full else os.cpu_count() or 1  # a case of the full form has all cores, or the GPU, to itself
+    workers = 1 if full else os.cpu_count() or 1  # each case of the full form uses all cores, or the GPU, alone
     chosen = list(all_claims().values()) if every else [find_claim(name) for name in names or ()]
     found = []
     for claim in chosen:

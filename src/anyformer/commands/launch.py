@@ -1,4 +1,4 @@
-"""How a command was started: when, and by whom among several processes."""
+"""How a command was started: when, and its rank among several processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from anyformer.training.distributed.world import ALONE, World
 
 @dataclass(frozen=True)
 class Launch:
-    """What every verb may ask of its start: its place among the processes of a launcher, and the time on
-    `time.perf_counter`."""
+    """The start of a command: its place among the processes of a launcher, and its time on `time.perf_counter`."""
 
     world: World = ALONE
     started: float = field(default_factory=time.perf_counter)
 
 
 def process_age() -> float:
-    """Seconds since this process began, imports included; 0 where the system does not say."""
+    """Seconds since this process began, including imports; 0 if unknown."""
     try:
-        # The name of the program stands in parentheses and may hold any character; the 20th word after it is the start.
+        # The program name is in parentheses and may contain any character; the 20th field after it is the start time.
         words = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         began = int(words[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)

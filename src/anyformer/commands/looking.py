@@ -1,4 +1,4 @@
-"""The verb `look`: a model's inside, on a page, in a file, or in the terminal."""
+"""The command `look`: inspect a model on a page, in a file, or in the terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
     from anyformer.inspection.capture import Capture
 
-WAIT = 0.25  # seconds between two looks at a run that has no checkpoint yet
-WAITING_LINE = 15.0  # seconds between two lines about it
+WAIT = 0.25  # polling interval for a run without a checkpoint yet, in seconds
+WAITING_LINE = 15.0  # seconds between two log lines about it
 
 
 def look(
@@ -72,14 +72,14 @@ def look(
 
 
 def is_training(folder: Path) -> bool:
-    """Whether it is a run that goes on."""
+    """Whether it is a run in progress."""
     from anyformer.training.run.history import RUN, open_run
 
     return (folder / RUN).is_file() and open_run(folder).status.startswith("running")
 
 
 def await_checkpoint(folder: Path) -> None:
-    """Wait for the first checkpoint of a run that has just begun; what ended without any, the loader names."""
+    """Wait for the first checkpoint of a run in progress; if it ends without one, the loader raises the error."""
     from anyformer.checkpoints import store
     from anyformer.training.run.history import open_run
 
@@ -95,7 +95,7 @@ def await_checkpoint(folder: Path) -> None:
 
 
 def captured(folder: Path, given: str | None, target: str | None, device: str, budget: str) -> Capture:
-    """The model in a folder, run once over what was typed."""
+    """Run the model of a folder once on the input."""
     import anyformer
     from anyformer.inspection.capture import look as capture
 
@@ -107,7 +107,7 @@ def captured(folder: Path, given: str | None, target: str | None, device: str, b
 
 
 def inputs_from(given: str | None, predictor: Predictor) -> Any:
-    """What was typed, as the model takes it: a row as JSON, a file's path, or a text."""
+    """Convert the input to model inputs: a row as JSON, a file's path, or a text."""
     from anyformer.inspection.given import is_pair_of_towers
 
     if given == "-":
@@ -135,7 +135,7 @@ def inputs_from(given: str | None, predictor: Predictor) -> Any:
 
 
 def ids_from(given: str | None) -> Any:
-    """Token ids as they were typed, for a model whose folder has no tokenizer."""
+    """Parse token ids, for a model folder without a tokenizer."""
     import torch
 
     words = (given or "").replace(",", " ").split()
@@ -149,7 +149,7 @@ def written(
     shown: Any, view: str | None, layer: int | None, head: int | None, html: Path | None, png: Path | None,
     svg: Path | None, save: Path | None, terminal: bool, as_json: bool,
 ) -> bool:  # fmt: skip
-    """Whether something was asked for other than the page, which is done."""
+    """Handle output other than the page; returns whether there was any."""
     if html is not None:
         shown.html(html)
         note(f"wrote    {html}")
@@ -175,7 +175,7 @@ def written(
 
 
 def site_for(shown: Any, layer: int | None) -> int:
-    """The site that a layer's number means; a model without maps has none to choose from."""
+    """The attention site of a layer number; 0 if no layer is given or the model has no attention maps."""
     return shown.find_site(layer).index if shown.sites and layer else 0
 
 
@@ -186,12 +186,12 @@ def serve_page(
     standing = shown.show(port, open_browser=False)
     chosen = {"view": view, "site": site_for(shown, layer) or None, "head": head or None}
     query = "&".join(f"{name}={value}" for name, value in chosen.items() if value is not None)
-    address = f"{standing.url}#{query}" if query else standing.url  # the page keeps its selection there
+    address = f"{standing.url}#{query}" if query else standing.url  # the page stores its selection in the fragment
     note(f"look     {shown.title}")
     note(f"page     {address}   (Ctrl-C ends it)")
     if open_browser:
         import webbrowser
 
         webbrowser.open(address)
-    standing.wait()  # until Ctrl-C, which closes it
+    standing.wait()  # until Ctrl-C
     note("ended")

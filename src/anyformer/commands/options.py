@@ -1,4 +1,4 @@
-"""Options and arguments that several verbs share, each worded once."""
+"""Options and arguments shared by several commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `plan`: what a model costs, before anything is allocated."""
+"""The command `plan`: the cost of a model, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def plan(
         source, batch=batch, length=length, device=ceilings(device, measure=measure), processes=processes,
         train_tokens=tokens, price=price, log=silence if quiet else note,
     )  # fmt: skip
-    # The laws are those of language models; a run of one has a budget of its own.
+    # The scaling laws are those of language models; a run has its own budget.
     budget = found.train_flops if flops is None and decodes(found.spec) else flops
     optima = [law.optimum(budget) for law in LAWS.values()] if budget else []
     if html is not None:
@@ -104,7 +104,7 @@ def plan(
 def run_sweep(
     source: Path, out: Path | None, minutes: float, flops: float | None, *, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
-    """Small models on a text of one's own, the law that they follow, and what it says of a budget."""
+    """Train small models on the user's text, fit a scaling law, and apply it to a budget."""
     from anyformer.lab.sweep import sweep, sweep_text
 
     folder = out or Path("runs") / f"sweep-{source.stem}"
@@ -113,12 +113,12 @@ def run_sweep(
 
 
 def law_facts(one: Any) -> dict[str, Any]:
-    """A law's answer as JSON."""
+    """The result of a scaling law as JSON-compatible values."""
     return {"law": one.law, "flops": one.flops, "parameters": one.parameters, "tokens": one.tokens, "loss": one.loss}
 
 
 def ceilings(device: str, *, measure: bool) -> str | DeviceCeilings:
-    """The device by name, or this machine as it is measured."""
+    """Peak rates of a named device, or measured on this machine."""
     if not measure:
         return device
     import torch

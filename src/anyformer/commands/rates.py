@@ -1,4 +1,4 @@
-"""How fast a text was written: the numbers people compare."""
+"""Generation speed: prefill and decode rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INSTANT = 1e-9
 
 
 class Rates:
-    """A stopwatch: started when it is made, told of the first token and of the end."""
+    """A stopwatch that starts when created and is notified of tokens and the end."""
 
     def __init__(self, prompt: int = 0) -> None:
         self.prompt, self.new = prompt, 0  # tokens
@@ -18,24 +18,24 @@ class Rates:
         self.total = 0.0
 
     def token(self, count: int = 1) -> None:
-        """So many more tokens are there."""
+        """Record further tokens."""
         now = time.perf_counter() - self.began
         self.first = now if self.first is None else self.first
         self.new, self.total = self.new + count, now
 
     def end(self) -> Rates:
-        """Nothing more comes."""
+        """Stop the clock."""
         self.total = time.perf_counter() - self.began
         return self
 
     @property
     def prompt_rate(self) -> float | None:
-        """Tokens of the prompt a second, as far as the first new token tells."""
+        """Prompt tokens per second, from the time to the first token."""
         return None if self.first is None else self.prompt / max(self.first, INSTANT)
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens a second after the first; of all of them where they came together."""
+        """Tokens per second after the first; over all tokens if they came at once."""
         if self.new < 2:
             return None
         if self.first is None:
@@ -43,7 +43,7 @@ class Rates:
         return (self.new - 1) / max(self.total - self.first, INSTANT)
 
     def facts(self) -> dict[str, Any]:
-        """For a program."""
+        """As JSON-compatible values."""
         return {
             "prompt_tokens": self.prompt, "new_tokens": self.new,
             "prompt_tokens_per_second": round_to(self.prompt_rate, 1),
@@ -52,7 +52,7 @@ class Rates:
         }  # fmt: skip
 
     def line(self) -> str:
-        """For a person.
+        """As a readable line.
 
         >>> rates = Rates(12)
         >>> rates.new, rates.first, rates.total = 21, 0.5, 2.5

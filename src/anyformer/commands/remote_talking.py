@@ -1,4 +1,4 @@
-"""Who answers in a chat: a server that speaks like OpenAI's, on this machine or elsewhere."""
+"""Chat backend: a server with an OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anyformer.commands.talking import CONTINUES, FORGOTTEN, PLAIN_TOKENS, Reply
 from anyformer.errors import UserError
 from anyformer.log import Log
 
-SECONDS = 600.0  # without a word from the server
-MOST = 2**20  # bytes of one line or of an answer that is not a stream
+SECONDS = 600.0  # socket timeout
+MOST = 2**20  # largest line or non-streamed response, in bytes
 
 
 class Refused(UserError):
-    """The server answered, but not with an answer."""
+    """The server returned an error."""
 
     def __init__(self, status: int, message: str, code: str, url: str) -> None:
         super().__init__(f"the server says {status}: {message[:160]}", where=url[:80])
@@ -27,7 +27,7 @@ class Refused(UserError):
 
 
 class RemoteTalker:
-    """A model behind a URL. `model` is asked of the server where it is not said."""
+    """A model behind a URL; `model` is queried from the server if not given."""
 
     def __init__(self, url: str, *, model: str | None = None, key: str | None = None) -> None:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
@@ -44,11 +44,11 @@ class RemoteTalker:
         about = self.about(model)
         self.name = str(about["id"])
         self.plain, self.does = about.get("chat_template") == "plain", CONTINUES
-        # What not every server knows; left out once one has refused it.
+        # Parameters that not every server supports; left out once rejected.
         self.extras: dict[str, Any] = {"stream_options": {"include_usage": True}, "logprobs": 1 if self.plain else True}
 
     def about(self, model: str | None) -> Mapping[str, Any]:
-        """The server's entry for the model, or for its first one."""
+        """The server's entry for the model, by default its first one."""
         with self.asked("GET", "/v1/models") as response:
             found = read_object(response, self.url).get("data")
         found = found if isinstance(found, list) else []
@@ -60,7 +60,7 @@ class RemoteTalker:
         return entries[0]
 
     def answer(self, conversation: Conversation, answer: Reply, log: Log) -> Generator[str, None, None]:
-        """Pieces of the answer as the server sends them."""
+        """Stream the answer."""
         told = False
         while True:
             answer.rates = Rates()
@@ -83,14 +83,14 @@ class RemoteTalker:
             return
 
     def body(self, conversation: Conversation) -> dict[str, Any]:
-        """What is asked, in OpenAI's words."""
+        """The request body in OpenAI's format."""
         settings: dict[str, Any] = dict(conversation.settings)
         if "max_new_tokens" in settings:
             settings["max_tokens"] = settings.pop("max_new_tokens")
         said: dict[str, Any] = {"messages": conversation.turns}
         if self.plain:
             said = {"prompt": conversation.as_text()}
-            settings.setdefault("max_tokens", PLAIN_TOKENS)  # a text without an end would fill the context
+            settings.setdefault("max_tokens", PLAIN_TOKENS)  # else a text without an end fills the context
         return {"model": self.name, **said, "stream": True, **self.extras, **settings}
 
     def pieces(self, response: Response, answer: Reply) -> Iterator[str]:
@@ -111,7 +111,7 @@ class RemoteTalker:
             answer.finish = answer.finish if over else answer.finish or "cancelled"
 
     def chunk(self, data: dict[str, Any], answer: Reply) -> Iterator[tuple[str, float | None]]:
-        """What one event says."""
+        """The content of one event."""
         if isinstance(data.get("error"), dict):
             raise UserError(f"the server says: {str(data['error'].get('message'))[:160]}", where=self.url[:80])
         usage = data.get("usage")
@@ -130,7 +130,7 @@ class RemoteTalker:
                 answer.finish = str(choice["finish_reason"])
 
     def asked(self, method: str, path: str, body: Any = None) -> Response:
-        """One request; anything but success is an error with the server's own words."""
+        """Send one request; any failure is an error with the server's message."""
         kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
         connection = kind(self.host, self.port, timeout=SECONDS)
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -151,11 +151,11 @@ class RemoteTalker:
         return response
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Nothing to close."""
 
 
 class Response:
-    """An answer and the connection it comes by; closing it early tells the server that nobody listens."""
+    """A response and its connection; closing it early cancels the request on the server."""
 
     def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         self.connection, self.response, self.status = connection, response, response.status
@@ -168,11 +168,11 @@ class Response:
         self.connection.close()
 
     def read(self, most: int) -> bytes:
-        """The body, or its beginning."""
+        """Read the body, truncated to a limit."""
         return self.response.read(most)
 
     def line(self) -> bytes:
-        """The next line, with its end; nothing at the end of the stream."""
+        """The next line with its line end; empty at the end of the stream."""
         return self.response.readline(MOST)
 
 
@@ -203,12 +203,12 @@ def parse_json(text: str, url: str) -> dict[str, Any]:
 
 
 def read_object(response: Response, url: str) -> dict[str, Any]:
-    """A JSON object that is the whole answer."""
+    """Parse the whole response as a JSON object."""
     return parse_json(response.read(MOST).decode("utf-8", errors="replace"), url)
 
 
 def complaint(body: bytes) -> tuple[str, str]:
-    """The sentence and the code of an error, in OpenAI's shape or any other."""
+    """The message and the code of an error response, in OpenAI's format or another."""
     try:
         found = json.loads(body)
         error = found.get("error", found) if isinstance(found, dict) else found

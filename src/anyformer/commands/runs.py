@@ -1,4 +1,4 @@
-"""The verb `runs`: list, show, compare and watch trainings, and write their reports."""
+"""The command `runs`: list, show, compare and watch trainings, and write their reports."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def runs(
 
 
 def parse_words(words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
-    """The action and what it is for; a folder alone is listed, a run alone is shown."""
+    """Parse the action and its arguments; a folder alone is listed, a run alone is shown."""
     from anyformer.training.run.history import is_run
 
     if not words:
@@ -110,10 +110,10 @@ def look_up_run(folder: Path, name: str) -> RunRecord:
 
 
 def list_runs(folder: Path, as_json: bool, quiet: bool) -> None:
-    """One line a run, the newest last; damaged folders are named, never hidden."""
+    """Print one line per run, newest last; damaged folders are reported."""
     from anyformer.training.run.history import runs_in
 
-    # No training yet is no mistake; a folder that was named and is not there is one.
+    # No runs yet is no error; a missing folder given by the user is.
     all_runs = [] if folder == HOME and not folder.exists() else runs_in(folder)
     if as_json:
         write(json.dumps([plain(run.summary()) for run in all_runs], indent=1))
@@ -131,7 +131,7 @@ def list_runs(folder: Path, as_json: bool, quiet: bool) -> None:
 
 
 def row(run: RunRecord) -> tuple[str, ...]:
-    """The cells of one run."""
+    """The table cells of one run."""
     from anyformer.training.display.format import figure
 
     if run.problem:
@@ -151,7 +151,7 @@ def row(run: RunRecord) -> tuple[str, ...]:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Cells under each other, two spaces between the columns.
+    """Format rows in aligned columns, separated by two spaces.
 
     >>> columns([("a", "1"), ("bb", "22")], right=[1])
     ['a    1', 'bb  22']
@@ -167,7 +167,7 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[st
 
 
 def cut(text: str, most: int) -> str:
-    """At most so many characters, on one line, nothing that moves a cursor.
+    """Truncate to one line without control characters.
 
     >>> cut("a long name", 8)
     'a lon...'
@@ -177,7 +177,7 @@ def cut(text: str, most: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as strict JSON: what is not finite becomes null."""
+    """The value as strict JSON: nan and infinity become null."""
     if isinstance(value, dict):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -189,7 +189,7 @@ def plain(value: Any) -> Any:
 
 
 def show(run: RunRecord, as_json: bool) -> None:
-    """The facts of one run, its last figures and its curve."""
+    """Print the facts of one run, its latest metrics and its curve."""
     from anyformer.training.display.format import bare, duration, figure
     from anyformer.training.run.history import STOPPED, history
 
@@ -228,7 +228,7 @@ def plain_figures(past: Any, split: str) -> dict[str, float]:
 
 
 def picture(run: RunRecord) -> str:
-    """The loss curves, as wide as the terminal."""
+    """The loss curves at terminal width."""
     from anyformer.training.display.block import curves, legend
     from anyformer.training.run.replay import Replay
 
@@ -243,7 +243,7 @@ def picture(run: RunRecord) -> str:
 
 
 def render_drawing(lines: Callable[[int, bool], list[Any]]) -> str:
-    """Lines of a drawing as text for stdout: with colours on a terminal, plain elsewhere."""
+    """Render a drawing for stdout: with colours on a terminal, otherwise plain."""
     import io
 
     require("rich", "curves need")
@@ -262,7 +262,7 @@ def render_drawing(lines: Callable[[int, bool], list[Any]]) -> str:
 
 
 def watch(run: RunRecord, every: float, quiet: bool) -> None:
-    """Follow a run until it ends; Ctrl-C ends the watching, not the run."""
+    """Follow a run until it ends; Ctrl-C stops watching, not the run."""
     import time
 
     from anyformer.training.display.display import display

@@ -1,4 +1,4 @@
-"""Several trainings side by side: their results, the settings in which they differ, and one plot."""
+"""Compare trainings: their results, differing settings, and one plot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from anyformer.training.run.history import History, RunRecord
 
 STYLES = ("cyan", "bold yellow", "magenta", "green", "red", "blue", "white", "bright_cyan")
-SETTINGS = 30  # differing settings listed, at most
-DEEPEST = 12  # levels of a config that are read
+SETTINGS = 30  # largest number of differing settings listed
+DEEPEST = 12  # nesting levels of a config that are read
 
 
 def compare(chosen: Sequence[RunRecord], as_json: bool) -> None:
-    """A table of the runs, what differs between their configs, and their curves in one plot."""
+    """Print a table of the runs, the differences between their configs, and their curves in one plot."""
     from anyformer.training.run.history import history
 
     pasts = [history(run.folder) for run in chosen]
@@ -45,7 +45,7 @@ def compare(chosen: Sequence[RunRecord], as_json: bool) -> None:
 
 
 def shared_curve(pasts: Sequence[History]) -> tuple[str, str | None]:
-    """The figure to draw: the loss of a split that all runs were evaluated on, or else the training loss."""
+    """The metric to plot: the loss of a split that all runs were evaluated on, else the training loss."""
     for split in pasts[0].splits():
         if all(len(past.curve("loss", split)) > 1 for past in pasts):
             return "loss", split
@@ -53,7 +53,7 @@ def shared_curve(pasts: Sequence[History]) -> tuple[str, str | None]:
 
 
 def picture(chosen: Sequence[RunRecord], pasts: Sequence[History], name: str, split: str | None) -> str:
-    """One plot of all runs; where there are no colours the lines are drawn with the runs' numbers."""
+    """One plot of all runs; without colours the lines are drawn with the runs' numbers."""
     from rich.text import Text
 
     from anyformer.terminal import CurveSeries
@@ -84,7 +84,7 @@ def picture(chosen: Sequence[RunRecord], pasts: Sequence[History], name: str, sp
 
 
 def settings_of(run: RunRecord) -> dict[str, Any]:
-    """The run's config, flat: `training.batch_size` -> 32. A config that cannot be read has no settings."""
+    """The run's flattened config: `training.batch_size` -> 32; empty if it cannot be read."""
     import yaml
 
     from anyformer.safe_files import read_text
@@ -107,7 +107,7 @@ def settings_of(run: RunRecord) -> dict[str, Any]:
 
 
 def differences(all_settings: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Settings that are not the same in all runs, in the order of the first config that has them.
+    """Settings that differ between runs, in the order of the first config that has them.
 
     >>> differences([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}])
     {'b': [2, 3], 'c': [None, 4]}

@@ -1,4 +1,4 @@
-"""The verb `serve`: a model over HTTP."""
+"""The command `serve`: a model over HTTP."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def serve(
 
 
 def needs_serve() -> None:
-    """Say what to install, before anything is loaded."""
+    """Check that the needed packages are installed before anything is loaded."""
     for module in ("starlette", "uvicorn", "httptools", "pydantic", "jinja2", "prometheus_client"):
         require(module, "serving needs")
 
 
 def the_key(given: str | None, file: Path | None) -> str | None:
-    """The key from where it was given."""
+    """The API key: as given, or the first line of its file."""
     if file is None:
         return given or None
     try:
@@ -115,8 +115,8 @@ def the_key(given: str | None, file: Path | None) -> str | None:
 
 
 def cache_facts(standing: RunningServer) -> dict[str, int | None]:
-    """What the planner says of the cache: bytes of a token, of all texts at their longest, and the most tokens that
-    each text could have in the memory that is left; None where that is not known."""
+    """The planner's estimate of the KV cache: bytes per token, bytes of all sequences at full length, and the longest
+    length per sequence that fits in free memory; None if unknown."""
     from anyformer.generation.cache.static_store import StaticStore
     from anyformer.planning.memory import cache_bytes_per_token
     from anyformer.training.setup.memory import usage
@@ -134,7 +134,7 @@ def cache_facts(standing: RunningServer) -> dict[str, int | None]:
 
 
 def facts(standing: RunningServer) -> dict[str, Any]:
-    """What a program wants to know when the server is ready."""
+    """Facts of the ready server for programs."""
     from anyformer.planning.parameters import count_parameters
 
     served = standing.served
@@ -147,7 +147,7 @@ def facts(standing: RunningServer) -> dict[str, Any]:
 
 
 def block(standing: RunningServer, secret: bool) -> str:
-    """What a person wants to know, with a line to try."""
+    """Facts of the ready server for people, with an example command."""
     from anyformer.amounts import binary_bytes
     from anyformer.planning.parameters import count_parameters
 

@@ -1,4 +1,4 @@
-"""The verb that lists settings."""
+"""The command `settings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who answers in a chat: a model in this process."""
+"""Chat backend: a model in this process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from anyformer.log import Log
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
 
-PLAIN_TOKENS = 256  # of an answer, where the model only continues a text
+PLAIN_TOKENS = 256  # answer limit of a model that only continues text
 CONTINUES = "it continues your text"
-LEAST = 64  # tokens that an answer should have room for
+LEAST = 64  # tokens reserved for an answer
 FORGOTTEN = "the conversation no longer fits the context: the oldest turns are left out"
 
 
 @dataclass
 class Reply:
-    """One answer and what is known of it."""
+    """One answer and its statistics."""
 
     rates: Rates = field(default_factory=Rates)
     text: str = ""
@@ -33,28 +33,28 @@ class Reply:
     pieces: list[tuple[str, float | None]] = field(default_factory=list)  # pieces of text with their probability
 
     def add(self, piece: str, logprob: float | None) -> str:
-        """A piece of text has come."""
+        """Append a piece of text."""
         self.text += piece
         self.pieces.append((piece, None if logprob is None else math.exp(min(0.0, logprob))))
         return piece
 
 
 class Talker(Protocol):
-    """Something that answers."""
+    """Protocol of a chat backend."""
 
     name: str
-    plain: bool  # it was not trained to chat
+    plain: bool  # not trained to chat
     does: str  # what it does then
 
     def answer(self, conversation: Conversation, answer: Reply, log: Log) -> Generator[str, None, None]:
-        """Pieces of the answer as they come; those who stop listening have stopped it."""
+        """Stream the answer; closing the iterator stops generation."""
 
     def close(self) -> None:
-        """No more questions."""
+        """Release resources."""
 
 
 class LocalTalker:
-    """A model opened here. What one turn has read, the next one need not read again."""
+    """A model in this process; the KV cache of a turn is reused by the next one."""
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         from anyformer.core.model import Seq2Seq
@@ -84,7 +84,7 @@ class LocalTalker:
         self.engine.start()
 
     def answer(self, conversation: Conversation, answer: Reply, log: Log) -> Generator[str, None, None]:
-        """Pieces of the answer, whole characters each."""
+        """Stream the answer in pieces of whole characters."""
         from anyformer.engine.engine import stream_tokens
         from anyformer.serving.detokenizer import TextPieces
 
@@ -92,7 +92,7 @@ class LocalTalker:
         tokens, source = self.prompt(conversation, settings.max_new_tokens, log)
         answer.rates = Rates(len(tokens if source is None else source))
         pieces = TextPieces(self.reader, () if self.pair else tokens)
-        waiting = 0.0  # log-probability of tokens whose characters are not whole yet
+        waiting = 0.0  # log-probability of tokens whose characters are incomplete
 
         def finish(reason: str) -> None:
             answer.finish = reason
@@ -110,7 +110,7 @@ class LocalTalker:
             yield answer.add(rest, waiting)
 
     def settings(self, conversation: Conversation) -> Any:
-        """The folder's settings with those of the conversation."""
+        """The folder's generation settings, overridden by the conversation's."""
         from anyformer.inference.decoding_settings import with_settings
 
         asked: dict[str, Any] = dict(conversation.settings)
@@ -119,14 +119,14 @@ class LocalTalker:
         chosen = with_settings(self.predictor.defaults, asked)
         changes: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "early_stopping": False}
         if self.plain and chosen.max_new_tokens is None and not self.pair:
-            changes["max_new_tokens"] = PLAIN_TOKENS  # a text without an end would fill the context
+            changes["max_new_tokens"] = PLAIN_TOKENS  # without a limit, a text without an end would fill the context
         if not chosen.ends and self.tokenizer.eos is not None:
             changes["eos_token_id"] = self.tokenizer.eos
         return replace(chosen, **changes)
 
     def prompt(self, conversation: Conversation, new: int | None, log: Log) -> tuple[list[int], list[int] | None]:
-        """The tokens to read, after leaving out what no longer fits."""
-        if self.pair:  # an encoder-decoder answers each question by itself
+        """The prompt tokens, after dropping old messages that do not fit."""
+        if self.pair:  # an encoder-decoder answers each question separately
             start = self.predictor.defaults.start_token
             if start is None and self.predictor.preprocess is not None:
                 start = self.predictor.preprocess.start
@@ -149,7 +149,7 @@ class LocalTalker:
                 told = True
 
     def ids(self, conversation: Conversation) -> list[int]:
-        """Tokens of the conversation as the model reads it; without a template it is one text."""
+        """Token ids of the conversation by the chat template; without one it is a single text."""
         if not self.plain:
             return self.form.ids(self.tokenizer, conversation.turns)
         ids = self.tokenizer.encode(conversation.as_text(), safe=True)
@@ -158,6 +158,6 @@ class LocalTalker:
         return ids
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self.engine.stop()
         self.form.close()

@@ -1,4 +1,4 @@
-"""Verbs that train and use what was trained: train, resume, evaluate, predict."""
+"""Commands that train and use trained models: train, resume, evaluate, predict."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def launched(context: typer.Context) -> Launch:
 
 
 def start_training(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained:
-    """A new run; or, where the launcher has started its processes again, the one that they left."""
+    """Start a new run; or resume the previous one if the launcher has restarted its processes."""
     from anyformer.training.train import resume, run_request
 
     world, started = launch.world, launch.started
@@ -130,7 +130,7 @@ def start_training(request: Request, progress: str, quiet: bool, launch: Launch)
 
 
 def start_search(request: Request, minutes: float, progress: str, quiet: bool, launch: Launch) -> Trained:
-    """Settings tried one after the other, then the run with the best of them."""
+    """Run a hyperparameter search, then the training with the best settings."""
     from anyformer.training.train import run_search
 
     if not launch.world.is_alone:
@@ -145,7 +145,7 @@ def check_restarts(request: Request, world: World) -> None:
 
 
 def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained | None:
-    """The same line typed again where a run already is: on a terminal, offer to resume it."""
+    """If a run exists in the output folder, offer on a terminal to resume it."""
     out = request.out
     if not launch.world.is_alone or out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
@@ -153,17 +153,17 @@ def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) ->
 
     note(f"a run is there already: {out}; it is never overwritten")
     if not typer.confirm("resume it?", default=True, err=True):
-        return None  # refused with the ways that are left
+        return None  # the error lists the alternatives
     return resume_run(out, log=note_line, progress=progress, quiet=quiet, started=launch.started)
 
 
 def is_terminal() -> bool:
-    """Whether somebody is there to answer."""
+    """Whether the command is interactive."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def run_rehearsal(request: Request, *, as_json: bool, quiet: bool) -> None:
-    """Everything up to the first step, in a folder that is then thrown away."""
+    """Do everything up to the first step in a temporary folder."""
     from anyformer.training.setup.dry_run import rehearse
 
     lines: list[str] = []
@@ -206,7 +206,7 @@ def resume(
     launch = launched(context)
     configure_messages(quiet)
     log = messages(quiet)
-    # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
+    # An explicit option such as --steps implies --allow-change for its setting.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
     with report_once_per_host(launch.world):
@@ -286,7 +286,7 @@ def prompt_model(
     run: Path, files: list[Path], shots: str, asked: dict[str, Any], *, device: str, batch_size: int, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """The table of accuracies by number of examples."""
+    """Few-shot evaluation: a table of accuracies by number of examples."""
     from anyformer.inference.shots import ShotSettings, evaluate_shots
 
     if not files:
@@ -340,7 +340,7 @@ def predict(
 
 
 def conclude(run: Any, *, as_json: bool, quiet: bool) -> None:
-    """The figures of a run, and what can be done with it now."""
+    """Print the results of a run and the next commands."""
     if as_json:
         facts = run.facts
         write(json.dumps({"run": str(run.path), "status": facts["status"], "steps": facts["step"],
@@ -354,12 +354,12 @@ def conclude(run: Any, *, as_json: bool, quiet: bool) -> None:
 
 
 def messages(quiet: bool) -> Log:
-    """Where lines for people go."""
+    """The stream for messages."""
     return silence if quiet else note_line
 
 
 def progress_mode(progress: str, quiet: bool) -> str:
-    """How a training is shown: quiet leaves only the figures at the end, which are data."""
+    """How progress is shown; quiet: only the final results, which are data."""
     return "silent" if quiet else progress
 
 
@@ -370,7 +370,7 @@ def check_mode(progress: str) -> None:
 
 @contextmanager
 def settings_named(request: Request) -> Iterator[None]:
-    """Errors about a setting name the file and line it was written in."""
+    """Add the file and line of a setting to errors about it."""
     try:
         yield
     except UserError as error:
@@ -383,9 +383,9 @@ FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "txt", "conll")
 
 @contextmanager
 def with_standard_input(paths: Sequence[Path], format: str | None) -> Iterator[list[Path]]:
-    """The paths with what stands on standard input in the place of `-`, as a file that is gone afterwards.
+    """The paths with `-` replaced by a temporary file of standard input.
 
-    What it holds is found out by looking, unless `format` says it.
+    Its format is detected unless `format` is given.
     """
     if format is not None and format not in FORMATS:
         raise UserError(f"unknown format {format!r}", where="--format", fix=did_you_mean(format, FORMATS))

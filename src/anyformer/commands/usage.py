@@ -1,4 +1,4 @@
-"""A wrong verb or option: one line that says what was typed and what to type in its place."""
+"""Usage errors: one line with what was typed and what to type instead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from anyformer.errors import nearest, one_edit
 
-# What other programs call an option, in the order of likelihood; the first that the verb has is meant.
+# Names of other programs for an option, in order of likelihood; the first that the command has is suggested.
 OTHER_OPTIONS = {
     "--out": ("output", "output_dir", "output_path", "save_dir", "save", "save_to", "run_dir", "log_dir", "dest"),
     "--preset": ("model", "model_name", "arch", "architecture", "size"),
@@ -43,7 +43,7 @@ OTHER_OPTIONS = {
 
 
 def explain_usage(message: str, given: Sequence[str], options: dict[str, list[str]]) -> str:
-    """The line for a usage error: `message` is typer's, `given` what was typed, `options` every verb with its options.
+    """The line for a usage error: `message` is typer's, `given` what was typed, `options` those of every command.
 
     >>> explain_usage("No such option: --sed", ["demo", "--sed"], {"demo": ["--seconds", "--seed", "--help"]})
     "no such option: --sed; did you mean '--seed'?"
@@ -61,7 +61,7 @@ def explain_usage(message: str, given: Sequence[str], options: dict[str, list[st
 
 
 def with_value(text: str, given: Sequence[str]) -> str:
-    """A complaint about an option's value that shows the value.
+    """An error about an option's value, with the value.
 
     >>> with_value("invalid value for '--steps': Input should be a valid integer, unable to parse", ["--steps", "x"])
     "invalid value for '--steps': 'x' should be a valid integer"
@@ -74,7 +74,7 @@ def with_value(text: str, given: Sequence[str]) -> str:
 
 
 def verb_meant(name: str, verbs: dict[str, list[str]]) -> str:
-    """The verb that was meant, or where all are listed."""
+    """The suggested command, or where all are listed."""
     others = {"finetune": "train", "fit": "train", "eval": "evaluate", "test": "evaluate", "infer": "predict",
               "inference": "predict", "sample": "generate", "complete": "generate", "export": "convert",
               "continue": "resume", "list": "runs", "models": "presets", "ls": "runs", "talk": "chat"}  # fmt: skip
@@ -83,7 +83,7 @@ def verb_meant(name: str, verbs: dict[str, list[str]]) -> str:
 
 
 def option_meant(typed: str, verb: str, given: Sequence[str], options: dict[str, list[str]]) -> str:
-    """What to write in place of an option that the verb does not have."""
+    """The suggestion for an option that the command does not have."""
     if verb not in options or (given and given[0] == typed):
         owners = [name for name, known in options.items() if typed in known]
         if owners:
@@ -114,30 +114,30 @@ def see(verb: str, options: dict[str, list[str]]) -> str:
 
 
 def plain(option: str) -> str:
-    """An option as a name: `--max-new-tokens` is max_new_tokens."""
+    """An option's Python name: max_new_tokens for `--max-new-tokens`."""
     return option.lstrip("-").replace("-", "_")
 
 
 def nearest_option(typed: str, known: Sequence[str]) -> str | None:
-    """The option most like what was typed; the dashes, which all have, are no likeness."""
+    """The most similar option, compared without the leading dashes."""
     by_name = {plain(option): option for option in known if option.startswith("--")}
     near = nearest(plain(typed), by_name)
     return by_name[near] if near is not None else None
 
 
 def setting_meant(name: str) -> str | None:
-    """The setting that a name of other programs, or its own last name, stands for."""
+    """The setting for another program's name, or for the last part of its path."""
     from anyformer.other_names import setting_called
 
     if (path := setting_called(name)) is not None:
         return path
-    from anyformer.training.setup.setting_paths import setting_paths  # torch comes with it, so only where it is needed
+    from anyformer.training.setup.setting_paths import setting_paths  # a late import: it imports torch
 
     return next((path for path in setting_paths() if path.rpartition(".")[2] == name), None)
 
 
 def value_after(option: str, given: Sequence[str]) -> str | None:
-    """The value typed behind an option, or None."""
+    """The value given for an option, or None."""
     for at, word in enumerate(given):
         if word.startswith(f"{option}="):
             return word.partition("=")[2]

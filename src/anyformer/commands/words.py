@@ -1,7 +1,7 @@
-"""How verbs speak: data on stdout, messages on stderr.
+"""Output of commands: data on stdout, messages on stderr.
 
-Names, cells and texts come from files that nobody has looked at. What a person sees of them goes through `readable`;
-data that goes into a file or a pipe stays as it is.
+Names, cells and texts come from untrusted files. Text shown on a terminal goes through `readable`; data written to a
+    file or a pipe stays verbatim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anyformer.plain_text import printable
 
 
 def readable(text: str) -> str:
-    r"""The text for a terminal: ends of lines and tabs stay, all else that would act on it is escaped.
+    r"""Escape text for a terminal: line ends and tabs stay, other control characters are escaped.
 
     >>> readable("a\tb\x1b[31mc\n")
     'a\tb\\x1b[31mc\n'
@@ -26,39 +26,39 @@ def readable(text: str) -> str:
 
 
 def write(text: str) -> None:
-    """One piece of data to stdout. A reader that has gone (`| head`) ends the command quietly."""
+    """Write one piece of data to stdout; a closed pipe (`| head`) ends the command silently."""
     write_piece(text.rstrip("\n") + "\n")
 
 
 def write_piece(text: str) -> None:
-    """A piece of data, such as what a model writes, at once; only a file or a pipe gets it as it is."""
+    """Write and flush a piece of data, such as generated text; escaped on a terminal, verbatim otherwise."""
     put(readable(text) if sys.stdout.isatty() else text)
 
 
 def write_line(line: str) -> None:
-    """One line for people on stdout."""
+    """Write one line for people to stdout."""
     put(printable(line) + "\n")
 
 
 def put(text: str) -> None:
-    """Text to stdout as it is; what its encoding cannot say is escaped."""
+    """Write text to stdout verbatim; characters outside its encoding are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it a place that still takes the bytes.
+        # Python flushes stdout at exit; redirect it so that this does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(DONE) from None
 
 
 def note(text: str) -> None:
-    """A message to stderr, one line or several."""
+    """Write a message to stderr, one line or several."""
     sys.stderr.write(readable(text.rstrip("\n")) + "\n")
 
 
 def note_line(line: str) -> None:
-    """One line of a message to stderr."""
+    """Write one line of a message to stderr."""
     note(printable(line))
 
 
@@ -73,7 +73,7 @@ def configure_messages(quiet: bool = False) -> None:
 
 
 class MessageFormatter(logging.Formatter):
-    """News is the text alone; anything worse starts with its level."""
+    """Formats information as plain text, and other levels with a prefix."""
 
     def format(self, record: logging.LogRecord) -> str:
         """`warning: …` for a warning, the bare text for information."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FOLDER = Path("runs/demo")
 SECONDS = 105.0  # of training, including evaluations
 PRESET = "decoder-mini"
-# The defaults except for smaller batches: two minutes on two cores are then about a thousand steps.
+# The defaults except for shorter sequences and smaller batches: two minutes on two cores are about a thousand steps.
 SETTINGS = {"data.tokenizer.max_length": 128, "training.batch_size": 8}
 PROMPTS = ("    def ", "class ", "    if ")
 
