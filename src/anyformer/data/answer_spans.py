@@ -1,7 +1,7 @@
-"""Answers that stand in a text: which columns hold question, context and answer, and where in its context each stands.
+"""Extractive answers: which columns are question, context and answer, and the position of each answer in its context.
 
-Answers are as SQuAD has them (1606.05250): texts that are all right, and where the first of them begins. A question
-whose cell of answers is empty has no answer in its context (1806.03822).
+Answers are in SQuAD's format (1606.05250): accepted texts, and the start of the first one. A question with an empty
+    answer cell has no answer in its context (1806.03822).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ CONTEXTS = ("context", "passage", "paragraph")
 QUESTIONS = ("question", "query")
 ANSWERS = ("answer", "answers", "answer_text", "answers.text", "answer.text")
 STARTS = ("answer_start", "answers.answer_start", "answer.answer_start")
-LOOKED_AT = 1000  # rows by which columns are told apart
-MOSTLY = 0.9  # share of the answers that stand in their context, where nobody says that they do
+LOOKED_AT = 1000  # rows examined to identify columns
+MOSTLY = 0.9  # fraction of answers that must be in their context to detect the task
 
 
 class Place(NamedTuple):
-    """The characters of an answer in its context: from `start` up to, not including, `stop`."""
+    """Character range of an answer in its context: from `start` to `stop`, exclusive."""
 
     start: int
     stop: int
-    moved: bool = False  # it stands elsewhere than the file says
+    moved: bool = False  # found elsewhere than the file says
 
 
 class AnswerSpan(Target):
@@ -42,13 +42,13 @@ class AnswerSpan(Target):
 
     question: str
     context: str
-    stride: int  # tokens that neighbouring windows of a long context share
+    stride: int  # overlap in tokens of neighbouring windows of a long context
     max_answer_length: int  # in tokens
-    unanswered: int = 0  # training rows whose context holds no answer
+    unanswered: int = 0  # training rows without an answer in their context
 
     @property
     def may_be_absent(self) -> bool:
-        """Whether the model may answer that the context does not say."""
+        """Whether the model may predict that the context has no answer."""
         return self.unanswered > 0
 
     def encode(self, frame: Frame) -> Encoded:
@@ -72,12 +72,12 @@ class AnswerSpan(Target):
 
 
 def read_answers(frame: Frame, name: str) -> list[list[str]]:
-    """The right answers of every row, the first of which is learned; none where the cell is empty."""
+    """The accepted answers of every row, the first of which is the target; none if the cell is empty."""
     return [[str(text) for text in as_list(cell) if text] for cell in frame.column(name).to_pylist()]
 
 
 def read_starts(frame: Frame, name: str | None) -> list[int | None]:
-    """Where the first answer of every row begins, as the file says; None where it does not."""
+    """Start of the first answer of every row as given by the file; None if not given."""
     if name is None:
         return [None] * len(frame)
     return [as_number(next(iter(as_list(cell)), None)) for cell in frame.column(name).to_pylist()]
@@ -95,7 +95,7 @@ def as_number(cell: Any) -> int | None:
 
 
 def find_answer(context: str, answer: str, start: int | None) -> Place | None:
-    """Where an answer stands: at `start`, else nearest to it; without a start, where it comes first.
+    """Position of an answer: at `start`, else nearest to it; without a start, its first occurrence.
 
     >>> find_answer("to be or not to be", "be", 16), find_answer("to be or not to be", "be", None)
     (Place(start=16, stop=18, moved=False), Place(start=3, stop=5, moved=False))
@@ -111,11 +111,11 @@ def find_answer(context: str, answer: str, start: int | None) -> Place | None:
     return Place(near, near + len(answer), moved=True)
 
 
-ABSENT_ANSWER = Place(0, 0)  # the context does not say
+ABSENT_ANSWER = Place(0, 0)  # no answer in the context
 
 
 def find_answers(frame: Frame, names: Sequence[str], context: str, *, may_be_absent: bool) -> list[Place | None]:
-    """Where the first answer of every row stands; None where that is not known.
+    """Position of the first answer of every row; None if unknown.
 
     A row without an answer is one whose context does not say, if that `may_be`, and else one that nobody has answered.
     """
@@ -138,12 +138,12 @@ class QuestionColumns:
 
 
 def named_like(frame: Frame, names: Sequence[str]) -> str | None:
-    """The first column of the frame that has one of some names."""
+    """The first column of the frame with one of the given names."""
     return next((name for name in frame.names if name.lower() in names), None)
 
 
 def share_inside(frame: Frame, answer: str, context: str) -> float:
-    """The share of the answers that stand in a column, in the first rows that have one; 0 where none has."""
+    """The fraction of answers contained in a column, over the first rows with an answer; 0 if there are none."""
     some_rows = frame.take(np.arange(min(len(frame), LOOKED_AT)))
     pairs = [(answers[0], text) for answers, text in zip(read_answers(some_rows, answer),
              texts(some_rows.column(context)), strict=True) if answers]  # fmt: skip
@@ -151,7 +151,8 @@ def share_inside(frame: Frame, answer: str, context: str) -> float:
 
 
 def find_columns(frame: Frame, answer: str, written: Sequence[str]) -> QuestionColumns:
-    """Question and context among the columns of text: by their names, else the context is what holds the answers."""
+    """Question and context among the text columns: by name, else the context is the column that contains the
+    answers."""
     context, question = named_like(frame.of(written), CONTEXTS), named_like(frame.of(written), QUESTIONS)
     if context is None:
         rest = [name for name in written if name != question]

@@ -1,4 +1,4 @@
-"""Calibration: how logits become probabilities and answers, as fitted on validation rows after training."""
+"""Calibration: temperatures and thresholds fitted to validation rows after training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALIBRATION_FILE = "calibration.json"
 
 
 class Calibration(Spec):
-    """What is put between logits and answers. Temperatures never change which class is the likeliest."""
+    """Maps logits to probabilities and predictions. Temperatures never change the argmax."""
 
     temperature: tuple[float, ...] = (1.0,)
     """Logits are divided by it: one for all classes, or one for each label of a set."""
@@ -27,7 +27,7 @@ class Calibration(Spec):
 
 
 def read_calibration(run: Path, weights: str) -> Calibration | None:
-    """What a run has fitted for these weights; None where it has not, or for others since."""
+    """The calibration that a run has fitted to these weights; None if there is none or it is for other weights."""
     path = inside(run, CALIBRATION_FILE)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Columns of recordings: decoded once into one long array of samples."""
+"""Columns of audio recordings, decoded once into one long array of samples."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class AudioModality(Modality):
         mels, (high, wide), (down, along) = bands(sizes.sample_rate), embed.cell, embed.apart
         whole = high == embed.mels
         reach, step = round(embed.window * sizes.sample_rate), max(1, round(embed.hop * sizes.sample_rate))
-        frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up: the last samples are heard
+        frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up, so that the last samples are included
         mean, std = sizes.loudness or (embed.mean, embed.std)
         return embed.replace(
             sample_rate=sizes.sample_rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,

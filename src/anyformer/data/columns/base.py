@@ -1,4 +1,4 @@
-"""The contract of a kind of column. Whatever the library wants to know about a column, it asks here.
+"""The interface of a kind of column; all kind-specific behaviour of the library is here.
 
 A kind is a subclass of `Column` in one file, and exists because that file was imported. It says how a column of its
 kind is recognised, what is fitted on the training rows and saved in preprocess.json, how cells become arrays, what one
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from anyformer.data.prepared import StartModelConstraints
     from anyformer.data.settings import Columns, Data
 
-ColumnValues = Any  # what a kind reads its cells as: an array (N, ...), or the Arrow column itself
+ColumnValues = Any  # parsed cells of a kind: an array (N, ...), or the Arrow column itself
 ParsedCells = tuple[Any, dict[int, UserError]]  # an Arrow array, and the rows whose cell cannot be read
 
 
 class Column(Spec, slot=True):
     """One input column as it was found in the training rows; its class is its kind, its fields are what was fitted."""
 
-    kind: ClassVar[str] = ""  # its name on the command line: --types age=number
+    kind: ClassVar[str] = ""  # name on the command line: --types age=number
     noun: ClassVar[str] = "a value"  # one cell, in messages
     modality: ClassVar[type[Modality]] = Modality
-    rank: ClassVar[int] = 0  # kinds are asked in this order whether a column is theirs; those from outside come first
-    by_name: ClassVar[bool] = True  # whether --types may name it
+    rank: ClassVar[int] = 0  # order in which kinds try to recognise a column; external kinds come first
+    by_name: ClassVar[bool] = True  # whether it can be chosen by --types
     is_text: ClassVar[bool] = False  # whether a tokenizer reads it
     is_image: ClassVar[bool] = False  # whether its cells are images
-    is_time: ClassVar[bool] = False  # whether its cells are moments
+    is_time: ClassVar[bool] = False  # whether its cells are dates or times
     is_number: ClassVar[bool] = False  # whether its cells are numbers
-    in_table: ClassVar[bool] = False  # whether its cells are numbers and categories of a row's table
-    can_be_typed: ClassVar[bool] = True  # whether a person can give a cell on a page
+    in_table: ClassVar[bool] = False  # whether its cells are tabular features: numbers and categories
+    can_be_typed: ClassVar[bool] = True  # whether a cell can be entered in a web form
     needed: ClassVar[bool] = False  # whether a row that consists of it alone cannot do without it
-    file_unit: ClassVar[str | None] = None  # what a row of a folder of its files is called, where cells name files
+    file_unit: ClassVar[str | None] = None  # noun for a row of a folder of files, if cells are file names
 
     name: str
 
@@ -60,7 +60,7 @@ class Column(Spec, slot=True):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        """The facts of a column that is of this kind, or None; why it nearly is goes into `seen.hint`."""
+        """The facts of a column of this kind, or None; the reason for a near miss goes into `seen.hint`."""
         return None
 
     @classmethod
@@ -70,7 +70,7 @@ class Column(Spec, slot=True):
 
     @classmethod
     def describe(cls, facts: Facts) -> str:
-        """What is known of a column, shortly, for the list of columns."""
+        """A short description for the list of columns."""
         return facts.reason
 
     # ------------------------------------------------------------ training rows
@@ -82,7 +82,7 @@ class Column(Spec, slot=True):
 
     @classmethod
     def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
-        """Whole numbers (N,), equal where cells say the same; None where only the files they name can tell."""
+        """Integers (N,), equal for equal cells; None if this can only be decided from the files they name."""
         return factorize(parsed.frame.column(name))[0]
 
     @classmethod
@@ -91,7 +91,7 @@ class Column(Spec, slot=True):
         return cls(name=name)
 
     def started_from(self, given: StartModelConstraints) -> Self:
-        """The column as a model to start from reads it."""
+        """The column as the model to fine-tune reads it."""
         return self
 
     def read_from(self, parsed: Parsed) -> ColumnValues:
@@ -107,11 +107,11 @@ class Column(Spec, slot=True):
         raise NotImplementedError
 
     def lost(self, encoded: np.ndarray) -> np.ndarray:
-        """Which encoded rows (N,) stand for a missing cell."""
+        """Mask (N,) of encoded rows whose cell is missing."""
         return np.isnan(encoded.reshape(len(encoded), -1)[:, 0])
 
     def note_unknown(self, work: Encoding, encoded: np.ndarray, *, refused: bool) -> None:
-        """Count cells whose value training did not have, naming the first; refuse them where that was asked for."""
+        """Count cells with a value unseen in training and report the first; reject them if requested."""
 
     # ------------------------------------------------------------ new rows
 
@@ -123,7 +123,7 @@ class Column(Spec, slot=True):
         return self.parse_values(cells.to_pylist(), known=known)
 
     def parse_values(self, values: Sequence[Any], *, known: bool = False) -> ParsedCells:
-        """Values of any type, each read by itself."""
+        """Parse values of any type, each independently."""
         made: list[Any] = []
         bad: dict[int, UserError] = {}
         for row, value in enumerate(values):
@@ -140,13 +140,13 @@ class Column(Spec, slot=True):
         raise NotImplementedError
 
     def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
-        """Parsed values as an Arrow array."""
+        """Convert parsed values to an Arrow array."""
         import pyarrow as pa
 
         return pa.array(values, pa.string())
 
     def is_missing(self, value: Any) -> bool:
-        """Whether a cell holds nothing, as training takes it."""
+        """Whether training treats a cell as missing."""
         return is_none(value) or (isinstance(value, str) and value.strip() in MISSING)
 
     def wrong(self, value: Any) -> UserError:
@@ -166,11 +166,11 @@ class Column(Spec, slot=True):
         return self.noun
 
     def from_request(self, value: Any) -> Any:
-        """A cell that a client sent, within bounds and unpacked; `parse_value` reads it. No file is ever opened."""
+        """Validate and decode a cell sent by a client, for `parse_value`; never opens a file."""
         return value
 
     def example(self) -> Any:
-        """A value that a request may have."""
+        """An example value for requests."""
         raise NotImplementedError
 
     def worth_looking_at(self) -> Any:
@@ -183,7 +183,7 @@ class Column(Spec, slot=True):
 
 
 class FileColumn(Column, slot=True):
-    """Cells that name files, or are the bytes of files: decoded once, before rows are split, into arrays."""
+    """Cells that are file names or file contents, decoded into arrays once, before rows are split."""
 
     unreadable: ClassVar[str]  # why a row is left out whose file cannot be read
     plural: ClassVar[str]
@@ -201,7 +201,7 @@ class FileColumn(Column, slot=True):
     def decode(
         cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, log: Log
     ) -> Decoded:
-        """Decode the file of every row into the arrays."""
+        """Decode each row's file into the arrays."""
         raise NotImplementedError
 
     def settle(self, decoded: Decoded, arrays: Arrays, kept: np.ndarray, train: np.ndarray) -> FileColumn:
@@ -240,11 +240,11 @@ class FileColumn(Column, slot=True):
 
 @dataclass
 class Decoded:
-    """What became of a column of files."""
+    """The result of decoding a column of files."""
 
-    column: FileColumn  # with what the files say, such as their size
+    column: FileColumn  # updated from the files, for example their size
     there: np.ndarray  # (N,): decoded
-    broken: np.ndarray  # (N,): named, but cannot be read
+    broken: np.ndarray  # (N,): given, but unreadable
     same: np.ndarray  # (N,): equal numbers for equal contents
     first: str = ""  # the first that cannot be read, and why, where its row does not say it
     steps: ImageSteps | None = None  # how a new image is prepared
@@ -254,7 +254,7 @@ class Decoded:
 
 
 def is_scalar(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is text, a number or a truth."""
+    """Whether an Arrow type is text, numeric or boolean."""
     from pyarrow import types
 
     return bool(is_words(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))

@@ -1,4 +1,4 @@
-"""Columns of values that come again: categories."""
+"""Categorical columns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from anyformer.data.columns.look import Facts, Scan
     from anyformer.data.settings import Columns
 
-MISSING_ID = -1  # of a category that is not there
+MISSING_ID = -1  # id of a missing category
 CODE = r"^(?:[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9a-fA-F]{24}|[0-9a-fA-F]{32}|[0-9a-fA-F]{40,128})$"
 
 
 class Category(TableColumn):
-    """One of the values seen in training, by its place among them; what is not there is -1, a new value comes last."""
+    """A value's index among those seen in training; -1 if missing, the last id if unknown."""
 
     kind: ClassVar[str] = "category"
     noun: ClassVar[str] = "a text"
@@ -38,7 +38,7 @@ class Category(TableColumn):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        """Truths, times of a day, and words of which there are few; words that differ in every row are an id."""
+        """Booleans, times of day, and words with few distinct values; words that differ in every row are an id."""
         if seen.holds == "truths":
             return seen.made(cls.kind, "true or false")
         if seen.holds == "clocks":
@@ -51,7 +51,7 @@ class Category(TableColumn):
 
     @classmethod
     def repeated(cls, seen: Scan) -> Facts | None:
-        """Words that come again often enough, or are few and short."""
+        """The facts of a column whose words repeat often enough, or are few and short; else None."""
         share, counted, single = seen.share(), seen.counted, seen.single_words
         if share <= 0.5 and (share <= 0.1 or (seen.distinct <= 50 and share <= 0.25) or single) and seen.length <= 80:
             often = ", each often" if share <= 0.05 else ""
@@ -68,7 +68,7 @@ class Category(TableColumn):
 
     @property
     def count(self) -> int:
-        """Ids there are: every value and the unknown one."""
+        """Number of ids: all values and the unknown one."""
         return len(self.values or ()) + 1
 
     @property
@@ -81,14 +81,14 @@ class Category(TableColumn):
 
     @classmethod
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Category:
-        """The values of a column's training rows; those rarer than asked are as good as unknown."""
+        """Fit the values of a column's training rows; those below the minimum frequency count as unknown."""
         codes, words = factorize(values)
         counts = np.bincount(codes[codes >= 0], minlength=len(words))
         kept = [word for word, count in zip(words, counts.tolist(), strict=True) if count >= settings.rare]
         return cls(name=name, values=sort_names(kept) or None)
 
     def encode(self, values: ColumnValues) -> np.ndarray:
-        """Ids (N,), -1 where there is no value."""
+        """Ids (N,), -1 if missing."""
         codes, words = factorize(values)
         ids = {value: number for number, value in enumerate(self.values or ())}
         table = np.array([*(ids.get(word, len(ids)) for word in words), MISSING_ID], dtype=np.int32)
@@ -132,14 +132,14 @@ class Category(TableColumn):
         return word
 
     def unknown_words(self, words: pa.Array) -> dict[int, UserError]:
-        """The rows whose word training did not have, each with its error."""
+        """The rows with a word unseen in training, each with its error."""
         import pyarrow as pa
 
         new = self.encode(pa.chunked_array([words])) == self.count - 1
         return {row: self.unknown(words[row].as_py()) for row in np.flatnonzero(new).tolist()}
 
     def unknown(self, word: str) -> UserError:
-        """The error of a value that training did not have."""
+        """The error for a value unseen in training."""
         what = f"{word[:40]!r} is not among the {self.count - 1} values of the training rows"
         return UserError(what, where=self.name, fix=did_you_mean(word[:40], self.values or ()))
 

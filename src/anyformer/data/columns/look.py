@@ -1,4 +1,4 @@
-"""What the columns of a table are, by looking at them: every kind of column is asked in its turn."""
+"""Infer the kinds of a table's columns: every kind tries in turn to recognise a column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anyformer.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MANY = 10_000  # different values that are counted
+MANY = 10_000  # distinct values are counted up to this
 NAMED_ID = re.compile(
     r"(?:^|[\s_\-.#])(?i:[pqu]?ids?\d?|uuid|guid|index|idx|key|rowid|row|unnamed: ?0)$|[a-z](?:Id|ID)\d?$"
 )
@@ -49,7 +49,7 @@ Holds = Literal["words", "numbers", "truths", "moments", "clocks", "lists of wor
 
 @dataclass(frozen=True)
 class Facts:
-    """What one column is, and why; `reason` is a clause for people."""
+    """The inferred kind of a column, with a readable `reason`."""
 
     kind: str  # the name of a kind of column, or skip
     missing: int
@@ -57,10 +57,10 @@ class Facts:
     rows: int
     examples: tuple[str, ...] = ()
     reason: str = ""
-    dropped: str | None = None  # why it is left out, where it is
+    dropped: str | None = None  # why it is left out, if it is
     odd: int = 0  # cells that do not fit the kind and are taken as missing
     form: str = ""  # how dates or numbers are written: iso, d.m.y, ...
-    asked: bool = False  # whether a person said the kind
+    asked: bool = False  # whether the user gave the kind
 
     @property
     def column(self) -> type[Column]:
@@ -79,7 +79,7 @@ class Facts:
 
 
 def look(frame: Frame, asked: Mapping[str, str]) -> dict[str, Facts]:
-    """What each column is; `asked` are kinds that a person gave and that win."""
+    """Infer the kind of each column; `asked` are kinds given by the user, which override."""
     folders = sorted({str(Path(source.path).parent) for source in frame.sources if source.path})
     return {
         name: as_asked(name, seen, asked[name], frame.column(name)) if name in asked else seen
@@ -134,7 +134,7 @@ class Scan:
         self.name, self.column, self.folders, self.rows = name, column, folders, len(column)
         self.holds = holds(column.type)
         self.known = 0  # cells that are not missing
-        self.seen: Any = None  # the different values so far, None once they are too many
+        self.seen: Any = None  # the distinct values so far, None once there are too many
         self.many = False
         self.numeric = 0
         self.nones = 0  # cells that say in a word that there is no number
@@ -179,7 +179,7 @@ class Scan:
             self.gaps += pc.sum(pc.count_substring(values, " ")).as_py()
 
     def count(self, values: Any) -> None:
-        """Keep the different values while they are few."""
+        """Collect the distinct values while they are few."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -228,7 +228,7 @@ class Scan:
 
     @property
     def distinct(self) -> int:
-        """Different values among those that were counted."""
+        """Number of distinct values counted."""
         return 0 if self.seen is None else len(self.seen)
 
     @property
@@ -248,12 +248,12 @@ class Scan:
 
     @property
     def length(self) -> float:
-        """Letters of a cell, on average."""
+        """Mean number of characters per cell."""
         return self.letters / self.known
 
     @property
     def words(self) -> float:
-        """Words of a cell, on average."""
+        """Mean number of words per cell."""
         return self.gaps / self.known + 1
 
     @property
@@ -307,7 +307,7 @@ class Scan:
         return self.made(kind, "", dropped=ID)
 
     def left_out(self, why: str) -> Facts:
-        """The facts of a column that is of no use."""
+        """The facts of a column that is left out."""
         return self.made(SKIP, "", dropped=why)
 
     def made(

@@ -1,4 +1,4 @@
-"""The contract of a modality: the columns that enter the network together, as one of its inputs."""
+"""The interface of a modality: the columns that form one input of the network."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ class Encoding:
 class ModalityInputs(NamedTuple):
     """A batch of one modality."""
 
-    inputs: tuple[Any, ...]  # what its embedding is called with
-    mask: Tensor | None = None  # beside other modalities: (B, T) tokens or (B,) rows that may be seen
-    named: dict[str, Any] = {}  # where it is the only modality: further inputs of the network, by name
+    inputs: tuple[Any, ...]  # arguments of its embedding
+    mask: Tensor | None = None  # with other modalities: padding mask, (B, T) per token or (B,) per row, True: visible
+    named: dict[str, Any] = {}  # if it is the only modality: further keyword inputs of the network
 
 
 @dataclass(frozen=True)
 class Modality:
-    """One input of the network: how its columns are kept in arrays, made into batches, and embedded.
+    """One input of the network: how its columns are stored in arrays, batched, and embedded.
 
-    A subclass that says no more than `name` and `embed` keeps what its columns encode as one array (N, columns, ...).
+    A subclass with only `name` and `embed` stores the encoded columns as one array (N, columns, ...).
     """
 
     name: ClassVar[str] = ""  # "text", "table", ...; among the parts of the sizes
     rank: ClassVar[int] = 100  # the order of the modalities in a row
-    embeds: ClassVar[tuple[type[Embed], ...]] = ()  # the embeddings that read it
-    presets: ClassVar[tuple[str, ...]] = ()  # those that read it alone: on a CPU, on a GPU; () for any
+    embeds: ClassVar[tuple[type[Embed], ...]] = ()  # embeddings that accept it
+    presets: ClassVar[tuple[str, ...]] = ()  # presets for it as only input: on a CPU, on a GPU; () for any
     plural: ClassVar[str] = ""  # in messages: a preset "does not read images"
-    habit: ClassVar[TrainingDefaults | None] = None  # how rows of it alone are usually trained
-    settings: ClassVar[str] = ""  # the section of data settings that is idle without it
-    fixed_shape: ClassVar[bool] = True  # whether batches of as many rows all have one shape
-    keeps_embedding: ClassVar[bool] = False  # whether a model to start from reads it with its embedding as it is
-    in_double: ClassVar[bool] = False  # whether estimators answer in double precision, so that no row sees another
-    whole_words: ClassVar[bool] = False  # whether its tokens are words, one each
-    smoothed: ClassVar[bool] = False  # whether classes are learned with label smoothing where nothing is said
+    habit: ClassVar[TrainingDefaults | None] = None  # training defaults for rows with only this modality
+    settings: ClassVar[str] = ""  # the section of data settings that has no effect without it
+    fixed_shape: ClassVar[bool] = True  # whether all batches of the same number of rows have the same shape
+    keeps_embedding: ClassVar[bool] = False  # whether fine-tuning keeps the embedding of the starting model
+    in_double: ClassVar[bool] = False  # whether estimators predict in float64, so that rows do not affect each other
+    whole_words: ClassVar[bool] = False  # whether each token is a whole word
+    smoothed: ClassVar[bool] = False  # whether classification uses label smoothing by default
 
     columns: tuple[Column, ...] = field(repr=False)
 
     def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
-        """Write the rows into arrays; gives the preprocessing with what was decided on the way."""
+        """Write the rows into arrays; returns the preprocessing with the decisions made."""
         made = []
         for column in self.columns:
             found = column.encode(column.read_from(work.parsed))
@@ -82,37 +82,37 @@ class Modality:
         return preprocess
 
     def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, log: Log, *, alone: bool) -> Data:
-        """The settings with all decided about how training rows vary; `alone`: there is no other input, nor a text."""
+        """The settings with augmentation resolved; `alone`: there is no other input, nor a text."""
         return settings
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
-        """Rows as a batch: `at` are their numbers in the arrays, `chosen` those among the examples, for the `draw`."""
+        """A batch of rows: `at` are indices into the arrays, `chosen` those among the examples, for the `draw`."""
         return ModalityInputs((torch.from_numpy(np.array(examples.arrays[self.name][at])),))
 
     def sizes(self) -> dict[str, Any]:
-        """What the network must be built for, as JSON holds it."""
+        """Data sizes that the network depends on, as JSON-compatible values."""
         return {}
 
     @classmethod
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
-        """The embedding for data of these sizes, in the style of the preset's `own` where that is one of `embeds`."""
+        """The embedding for data of these sizes, derived from the preset's `own` if that is one of `embeds`."""
         raise NotImplementedError
 
     def describe(self, preprocess: Preprocess) -> str:
-        """What was fitted on the training rows, in words for people; "" where its columns say it all."""
+        """A readable description of what was fitted to the training rows; "" if its columns describe it."""
         return ""
 
     @classmethod
     def preset_for(cls, rows: int | None, *, gpu: bool) -> str:
-        """The preset that reads this many training rows of it alone; "" for any."""
+        """The preset for this many training rows with only this modality; "" for any."""
         return cls.presets[gpu] if cls.presets else ""
 
     @classmethod
     def habit_for(cls, rows: int | None) -> TrainingDefaults | None:
-        """How this many training rows of it alone are usually trained; None for any number."""
+        """Training defaults for rows with only this modality; `rows` None: for any number of them."""
         return cls.habit
 
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
-        """The rows of a frame as a simple learner is given them: numbers (N, F), categories, texts, words, images."""
+        """Features of a frame's rows for baselines: numbers (N, F), categories, texts, words, images."""
         stored = np.asarray(examples.arrays[self.name][examples.rows], np.float64)
         return {"numbers": stored.reshape(len(stored), -1)}

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from anyformer.data.settings import Columns
 
 NOISE = 1e-3  # of a column's deviation: ties drawn apart before quantiles are taken, as FT-Transformer's authors do
-EDGE = 1e-7  # a value at the end of the training range stands at this quantile
+EDGE = 1e-7  # quantile of values at the ends of the training range
 SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
 
 
 class Number(TableColumn):
-    """A number, scaled: through the quantiles of the training rows to a normal distribution, or by mean and deviation.
+    """A scaled number: by a quantile transform to a normal distribution, or by mean and standard deviation.
 
-    What is not there stays nan. Beyond the range of the training rows the quantile scale does not go on.
+    Missing values stay nan. The quantile transform is constant beyond the range of the training rows.
     """
 
     kind: ClassVar[str] = "number"
@@ -57,7 +57,7 @@ class Number(TableColumn):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        """Cells that are numbers, unless they only count the rows."""
+        """Numeric cells, unless they only count the rows."""
         if seen.holds == "words":
             plain = seen.maybe_number and 2 * seen.numeric >= seen.known
             all_plain = plain and seen.numeric + seen.nones == seen.known
@@ -113,12 +113,12 @@ class Number(TableColumn):
 
     @classmethod
     def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
-        values = parsed.values(cls, name, form) + 0.0  # one zero, not two
+        values = parsed.values(cls, name, form) + 0.0  # turns -0.0 into 0.0
         return np.where(np.isnan(values), np.nan, values).view(np.int64)
 
     @classmethod
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Number:
-        """The scale of a column's training rows."""
+        """Fit the scale to a column's training rows."""
         form = form if is_number_form(form) else ""
         values = values if isinstance(values, np.ndarray) else numbers_written(values, form)
         values = clip_numbers(values[np.isfinite(values)])
@@ -137,7 +137,7 @@ class Number(TableColumn):
         return cls(name=name, form=form, mean=mean, deviation=deviation, quantiles=quantiles(noisy, len(values)))
 
     def encode(self, values: ColumnValues) -> np.ndarray:
-        """Scaled numbers (N,), nan where there is none."""
+        """Scaled numbers (N,), nan if missing."""
         values = clip_numbers(values if isinstance(values, np.ndarray) else numbers_written(values, self.form))
         if self.scale == "standard":
             values = (values - self.mean) / self.deviation
