@@ -1,4 +1,4 @@
-"""The laws, callable on a user's own parts: each returns the number it measured, so that a test can compare it."""
+"""The laws as functions for user-defined parts: each returns its measured value, for use in tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyformer.slots import Feed, Mixer
 
 @dataclass(frozen=True)
 class Report:
-    """A measured law: true when it holds."""
+    """The result of a law: truthy if it holds."""
 
     law: str
     measured: float
@@ -41,7 +41,7 @@ class Report:
 
 
 def answer_of(out: Any) -> Tensor:
-    """The tensor a law compares: logits a token where there are, else hidden states, else the output itself."""
+    """The tensor that a law compares: logits per token if there are any, else hidden states, else the output itself."""
     if isinstance(out, Tensor):
         return out
     logits = out.logits
@@ -138,12 +138,12 @@ def move_tokens(embed: nn.Module, seed: int, orders: list[Tensor]) -> list[Any]:
 
 
 def order_behind(fixed: int, length: int, seed: int) -> Tensor:
-    """An order of `length` tokens, the first `fixed` of which stay."""
+    """A random permutation of `length` tokens that keeps the first `fixed`."""
     return torch.cat([torch.arange(fixed), fixed + random_order(length - fixed, seed)])
 
 
 def random_order(length: int, seed: int) -> Tensor:
-    """A random order, other than the one that changes nothing."""
+    """A random permutation other than the identity."""
     if length < 2:
         raise UserError("one token has no other order", where="permutation", fix="give two tokens or more")
     order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
@@ -169,7 +169,7 @@ def cache(model: nn.Module, tokens: Tensor | None = None, *, prefill: int | None
 @torch.no_grad()
 def padding(model: nn.Module, tokens: Tensor | None = None, *, side: str = "left", amount: int = 3, bound: float = 1e-4,
             vocab: int | None = None) -> Report:  # fmt: skip
-    """How much padding on one side changes the real tokens' answers."""
+    """How much padding on one side changes the outputs at real tokens."""
     if side not in ("left", "right"):
         raise UserError(f"{side!r} is not a side of a text", where="padding", fix=did_you_mean(side, ("left", "right")))
     if amount < 1:
@@ -226,7 +226,7 @@ def state_of(model: nn.Module, batch: int) -> Any:
 def random_tokens(
     model: nn.Module, vocab: int | None = None, *, batch: int = 2, length: int = 12, seed: int = 0
 ) -> Tensor:
-    """Ids to try a model on."""
+    """Random input ids."""
     return random_ids(model, vocab or vocab_of(model), batch, length, seed)
 
 
@@ -236,14 +236,14 @@ def random_ids(model: nn.Module, vocab: int, batch: int, length: int, seed: int)
 
 
 def check_length(tokens: Tensor, law: str) -> None:
-    """One token has neither a future nor another order: the law would hold for any model."""
+    """Reject sequences of one token, for which the law holds trivially."""
     if tokens.dim() != 2 or tokens.shape[0] < 1 or tokens.shape[1] < 2:
         raise UserError(f"tokens have shape {tuple(tokens.shape)}", where=law,
                         fix="give ids (B, T) with two tokens or more")  # fmt: skip
 
 
 def vocab_of(model: nn.Module) -> int:
-    """How many ids the model's embedding, or its decoder's, knows."""
+    """Vocabulary size of the model's embedding, or of its decoder's."""
     spec = getattr(model, "spec", None)
     reader = spec.decoder if isinstance(spec, Seq2Seq) else spec
     vocabulary = reader.embed.vocabulary if isinstance(reader, Model) else None
@@ -253,7 +253,7 @@ def vocab_of(model: nn.Module) -> int:
 
 
 def rounding_of(model: nn.Module) -> float:
-    """How much of the future its parts may let through, relative to the answers: nothing, or what they round."""
+    """Tolerance of a causal leak relative to the outputs: 0, or the rounding error of parts that are not exact."""
     spec = getattr(model, "spec", None)
     parts = [] if spec is None else [part for _, part in spec.walk() if isinstance(part, Mixer | Feed)]
     if all(part.exact for part in parts):

@@ -1,16 +1,16 @@
-"""The one error a user meets: what is wrong, where, and the smallest fix."""
+"""The library's user-facing error: what is wrong, where, and the smallest fix."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# Exit codes of the command line, the same for every verb.
+# Exit codes of the command line, the same for every command.
 DONE, OUR_BUG, USER_ERROR, DIVERGED, RESOURCES, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; its first line alone says what, where and how to fix it.
+    """An error in user input; its first line alone says what, where and how to fix it.
 
     >>> str(UserError("width 770 is not divisible by heads 12", where="model.stack", fix="use width 768"))
     'model.stack: width 770 is not divisible by heads 12; use width 768'
@@ -30,7 +30,7 @@ class UserError(ValueError):
         return f"{place}{self.what}{remedy}"
 
     def inside(self, where: str) -> UserError:
-        """The same error seen from one level further out, so that nested settings give a whole path."""
+        """The same error with an outer level prepended to its path, for nested settings."""
         path = f"{where}.{self.where}" if self.where else where
         return type(self)(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
 
@@ -39,7 +39,7 @@ LONGEST = 300  # characters of each part: a message may quote a file, and a file
 
 
 def clipped(text: str) -> str:
-    """The text on one line of bounded length, its middle left out where it is too long.
+    """The text on one line, with its middle elided if too long.
 
     >>> len(clipped("x" * 10_000)) <= LONGEST
     True
@@ -54,19 +54,19 @@ class UnfitNetwork(UserError):
 
 
 class Diverged(UserError):
-    """Training met a value that is not finite; nothing was changed by it."""
+    """Training met a value that is not finite; the weights were not updated with it."""
 
     exit_code = DIVERGED
 
 
 class NoRoom(UserError):
-    """Disk or memory is not enough."""
+    """Out of disk space or memory."""
 
     exit_code = RESOURCES
 
 
 class Stopped(UserError):
-    """A run was asked to stop, and has saved what it had."""
+    """A run was asked to stop, and has saved its state."""
 
     exit_code = INTERRUPTED
 
@@ -127,7 +127,7 @@ MOST = 12  # names listed where none is near
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice a person most likely meant by `name`, or None.
+    """The choice most likely meant by `name`, or None.
 
     >>> nearest("detph", ["depth", "width"])
     'depth'
@@ -142,7 +142,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
 
 def one_edit(a: str, b: str) -> bool:
-    """Whether one letter too many, too few, other, or two exchanged make the difference.
+    """Whether two words differ by one insertion, deletion, substitution or transposition.
 
     >>> one_edit("detph", "depth"), one_edit("dpth", "depth"), one_edit("dt", "depth")
     (True, True, False)
@@ -159,7 +159,7 @@ def one_edit(a: str, b: str) -> bool:
 
 
 def told_apart(name: str, near: str) -> str:
-    """What the eye does not see: the first character that differs, where it is not plain ASCII.
+    """A hint at the first differing character if it is not ASCII, for look-alikes.
 
     >>> told_apart("age", "\u0430ge"), told_apart("age", "Age")
     (' (its character 1 is U+0430)', '')

@@ -176,7 +176,7 @@ def comes_from_outside(kind: type) -> bool:
 
 
 def refuse_old_answers(kind: type) -> None:
-    """A question of a slot that was renamed, still answered by its old name, would never be asked again."""
+    """Reject a class that overrides a slot's method by its former name, which is no longer called."""
     for old, new in OLD_ANSWERS.items():
         if old in vars(kind) and new in dir(kind):
             raise UserError(f"{old} is called {new} now", where=kind.__name__, fix="rename it")
@@ -200,7 +200,7 @@ def recording(build: Callable[..., Any]) -> Callable[..., Any]:
     return built
 
 
-RESOLVED: dict[type[Spec], dict[str, Any]] = {}  # resolving annotations is slow, and a spec is made often
+RESOLVED: dict[type[Spec], dict[str, Any]] = {}  # cache: resolving annotations is slow, and specs are created often
 
 
 def fields_of(kind: type[Spec]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def subclasses(slot: type[Spec]) -> Iterator[type[Spec]]:
 
 
 def unknown_field(kind: type[Spec], name: str) -> UserError:
-    """The error for a setting that a part does not have."""
+    """The error for an unknown setting of a part."""
     known = fields_of(kind)
     ours = field_called(name, known)
     fix = did_you_mean(name, known) if ours is None else f"did you mean {ours!r}?"
@@ -246,7 +246,7 @@ def unknown_field(kind: type[Spec], name: str) -> UserError:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it."""
+    """A value as JSON-compatible data."""
     if isinstance(value, Spec):
         return value.to_dict()
     return [plain(item) for item in value] if isinstance(value, tuple) else value
@@ -377,7 +377,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "
 
 
 def described(kind: Any) -> str:
-    """An annotation in words a user can act on."""
+    """An annotation in readable words."""
     words = []
     for arm in arms_of(kind):
         if typing.get_origin(arm) is Literal:

@@ -14,7 +14,7 @@ Cells = Literal["words", "file", "truths", "numbers"]  # the original type of a 
 
 
 def spell_classes(classes: np.ndarray) -> list[str]:
-    """A string for every class: its own text if training cannot misread it, else a number.
+    """A string for every class: its own text, or numbered names if training could misread any of them.
 
     >>> spell_classes(np.array([0, 1])), spell_classes(np.array(["a", "b"])), spell_classes(np.array(["", "a;b"]))
     (['0', '1'], ['a', 'b'], ['class 0', 'class 1'])

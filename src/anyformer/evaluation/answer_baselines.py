@@ -29,7 +29,7 @@ def usual_answer(truth: Sequence[Sequence[str]]) -> str:
 
 
 def learn_words(contexts: Sequence[str], truth: Sequence[Sequence[str]]) -> AnswerWords:
-    """Count the words of contexts and answers."""
+    """Gain and rarity of words, from their counts in contexts and answers."""
     in_contexts: Counter[str] = Counter()
     texts_with: Counter[str] = Counter()
     for text in dict.fromkeys(contexts):
