@@ -37,3 +37,28 @@ def test_a_copy_of_the_target_is_told(case: str) -> None:
     assert len(told) == bool(said), told
     if said:
         assert f"other {said}" in told[0] and "--types other=skip" in told[0]
+
+
+A, B, C = (DRAW.integers(0, 400, ROWS).astype(float) for _ in range(3))
+RISE = DRAW.normal(0, 1, ROWS).round(4)
+UP = np.where(RISE > 0.1, "up", "down")
+MORE: dict[str, tuple[dict[str, Any], Any, str]] = {  # the other columns, the target, what is said
+    "a sum": ({"a": A, "b": B}, A + B, "a + b is the target y: a model that reads all of these learns nothing else; "
+              "leave one out with --types a=skip"),
+    "a difference of three": ({"a": A, "b": B, "c": C}, A - B + C, "a + c - b is the target y"),
+    "control: a weighted sum": ({"a": A, "b": B}, A + 2 * B, ""),
+    "control: a sum but for one row": ({"a": A, "b": B}, np.where(np.arange(ROWS) == 7, 3, A + B), ""),
+    "a bound": ({"a": A, "rise": RISE}, UP, "rise alone tells the classes of y apart: if it is known only where y is, "
+                "leave it out with --types rise=skip"),
+    "control: one row beyond the bound": ({"rise": RISE}, np.where(np.arange(ROWS) == RISE.argmax(), "down", UP), ""),
+    "control: few numbers": ({"rise": RISE.round(0)}, np.where(RISE.round(0) > 0, "up", "down"), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_sums_and_bounds_that_are_the_target_are_told(case: str) -> None:
+    others, target, said = MORE[case]
+    columns = {name: cells.astype(str) for name, cells in (others | {"x": DRAW.normal(size=ROWS), "y": target}).items()}
+    found = decide(Frame(pa.table(columns), (Source("rows.csv", rows=ROWS),)), Data(target=("y",)))
+    told = [note for note in found.notes if "is the target" in note or "alone tells" in note]
+    assert len(told) == bool(said) and all(note.startswith(said) for note in told), told
