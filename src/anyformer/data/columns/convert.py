@@ -33,7 +33,10 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 MONTH = r"(?P<b>(?i:" + "|".join(MONTHS) + r"))[a-z]{0,6}\.?"
 YEAR = r"(?P<y>\d{4}|\d{2})"
 FORMS = DAY_FORMS | {
-    "y-m": r"^(?P<y>\d{4})[-/](?P<m>\d{1,2})$",
+    "y-m": r"^(?P<y>\d{4})(?:[-/]|\s?M)(?P<m>\d{1,2})$",
+    "ymd": r"^(?P<y>(?:19|20)\d{2})(?P<m>\d{2})(?P<d>\d{2})$",
+    "y quarter": r"^(?P<y>\d{4})[-\s]?[Qq](?P<q>[1-4])$",
+    "y month": r"^(?P<y>\d{4})[-/\s]+" + MONTH + "$",
     "month y": "^" + MONTH + r"[-/\s,']+" + YEAR + "$",
     "d month y": r"^(?P<d>\d{1,2})[-/\s.]+" + MONTH + r"[-/\s,]+" + YEAR + TIME,
     "month d y": "^" + MONTH + r"[-/\s]+(?P<d>\d{1,2})(?:st|nd|rd|th)?[-/\s,]+(?P<y>\d{4})" + TIME,
@@ -174,6 +177,14 @@ def date_form(column: Any) -> str | None:
     return best[0] if len(best) == 1 else None
 
 
+def is_date_in_digits(column: Any) -> bool:
+    """Whether a text column holds days written as 20260131, which are no numbers although each could be one."""
+    if not is_words(column.type):
+        return False
+    first = column.slice(0, 100)
+    return date_form(first) == "ymd" and date_form(column) == "ymd"
+
+
 def allowed_misfits(known: int) -> int:
     """How many cells may not fit the kind of their column and be taken as missing: 1 in 50, none of a few."""
     return known // 50
@@ -219,6 +230,8 @@ def moments_in(words: pa.Array, form: str) -> np.ndarray:
         names = pc.index_in(pc.utf8_lower(pc.struct_field(parts, "b")), value_set=pa.array(MONTHS, words.type))
         month = names.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) + 1
         year = np.where(year < CENTURY, year + 2000, np.where(year < 100, year + 1900, year))
+    if "?P<q>" in FORMS[form]:
+        month = 3 * part("q", 1) - 2
     hour, minute, second = part("h", 0), part("n", 0), part("s", 0)
     zone = np.zeros(len(words), np.int64)
     twelve = np.ones(len(words), bool)

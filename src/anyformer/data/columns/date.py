@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = {
     "iso": "2026-01-31", "y/m/d": "2026/01/31", "d.m.y": "31.01.2026", "d/m/y": "31/01/2026", "m/d/y": "01/31/2026",
-    "y-m": "2026-01", "month y": "Jan 2026", "d month y": "31 Jan 2026", "month d y": "Jan 31, 2026",
+    "y-m": "2026-01", "ymd": "20260131", "y quarter": "2026 Q1", "y month": "2026 Jan", "month y": "Jan 2026",
+    "d month y": "31 Jan 2026", "month d y": "Jan 31, 2026",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import torch
 
 from anyformer.data.columns.base import ColumnValues, ParsedCells, absent, is_scalar
 from anyformer.data.columns.cells import LARGEST, clip_numbers
-from anyformer.data.columns.convert import NONES, clean_words, pieces, stands_for_none
+from anyformer.data.columns.convert import NONES, clean_words, is_date_in_digits, pieces, stands_for_none
 from anyformer.data.columns.table import TableColumn
 from anyformer.data.columns.values import shown
 from anyformer.data.columns.written import is_number_form, number_form, number_of_text, numbers_written
@@ -64,7 +64,7 @@ class Number(TableColumn):
             form = "" if all_plain else number_form(seen.column)
             if form:
                 return cls.in_form(seen, form)
-            if not plain:
+            if not plain or (seen.whole and is_date_in_digits(seen.column)):
                 return None
         if seen.holds not in ("words", "numbers"):
             return None
