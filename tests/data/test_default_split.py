@@ -37,7 +37,7 @@ ORDERED: dict[str, tuple[dict[str, Any], str, str]] = {  # columns beside the ta
     "every hour": ({"date": HOURS, "load": LOAD}, "time", "data.split.shuffle=true"),
     "shuffled rows": ({"date": DRAW.permutation(HOURS), "load": LOAD}, "time", "data.split.shuffle=true"),
     "several series": ({"store": np.repeat(np.arange(4), 100), "date": np.tile(DAYS[:100], 4), "load": LOAD}, "time",
-                       "a forecast takes one series a file"),
+                       "--task forecast foresees each of them by its own past"),
     "control: days as they come": ({"sold": DRAW.choice(DAYS, ROWS), "load": LOAD}, "random", "data.split.time=sold"),
     "control: no date": ({"load": LOAD}, "random", ""),
 }  # fmt: skip

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.convert import days
-from anyformer.data.columns.look import NAMED_ID
+from anyformer.data.columns.look import NAMED_GROUP, NAMED_ID
 from anyformer.data.datasets.time_axis import MOSTLY, is_even
 from anyformer.data.decision import Decision, Input
 from anyformer.data.frame import Frame
@@ -16,10 +14,6 @@ from anyformer.data.gather import Gathered
 from anyformer.data.settings import Data
 
 FEWEST = 32  # rows that are split by time
-NAMED_GROUP = re.compile(
-    r"^(?i:user|patient|subject|person|customer|client|speaker|session|household|student|driver|player|employee|"
-    r"machine|device|sensor|station|store|shop)s?(?:[\s_\-.]?(?:name|no|nr|number|code))?$"
-)
 COMES_AGAIN = 0.9  # different values for each row, up to which a column tells groups
 
 
@@ -58,8 +52,8 @@ def several_series(frame: Frame, column: Input) -> list[str]:
     often = round(len(moments) / max(1, len(np.unique(moments))))
     if often < 2:
         return []
-    return [f"{column.name} comes {often:,} times each, as of several series in one file: they are read row by row; a "
-            "forecast takes one series a file, or a column for each"]  # fmt: skip
+    return [f"{column.name} comes {often:,} times each, as of several series in one file: they are read row by row; "
+            "--task forecast foresees each of them by its own past"]  # fmt: skip
 
 
 def new_classes(frame: Frame, decision: Decision, column: Input, share: float) -> bool:

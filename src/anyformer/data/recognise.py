@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anyformer.data.columns.look import look
+from anyformer.data.datasets.panel import FoundPanel, find_panel
 from anyformer.data.datasets.time_axis import find_time, is_even, is_row_number, moments_of
 from anyformer.data.decision import TARGET_NAMES
 from anyformer.data.files.annotated import find_annotated
@@ -30,6 +31,9 @@ def shows_series(frame: Frame, settings: Data) -> str:
     if settings.inputs or split.group or split.column or len(frame) < FEWEST:
         return ""
     facts = look(frame, settings.kinds())
+    panel = find_panel(frame, facts, settings)
+    if panel is not None:
+        return panel_reason(panel, frame, settings)
     times = find_time(frame, facts, settings.target or ())
     ids = [name for name in frame.names if is_row_number(name, facts[name])]
     empty = [name for name in frame.names if facts[name].missing == len(frame)]
@@ -42,6 +46,20 @@ def shows_series(frame: Frame, settings: Data) -> str:
         return ""
     name, go = " and ".join(times), "goes" if len(times) == 1 else "go"
     return f"{name} {go} on in equal steps beside columns of numbers, and {reason}"
+
+
+def panel_reason(panel: FoundPanel, frame: Frame, settings: Data) -> str:
+    """Why a table of several series is to be forecast, where no column of words says more than the series do."""
+    wanted = settings.target or [name for name in panel.measured if name.lower() in TARGET_NAMES]
+    if panel.odd or not panel.measured or (settings.target and settings.series == SeriesSettings()):
+        return ""
+    reason = reason_to_forecast(set(wanted), list(panel.measured), settings)
+    return (
+        f"{' and '.join(panel.time)} come{'s' * (len(panel.time) == 1)} again for each of {panel.count:,} "
+        f"{panel.name}, and {reason}"
+        if reason
+        else ""
+    )
 
 
 def reason_to_forecast(wanted: set[str], channels: list[str], settings: Data) -> str:

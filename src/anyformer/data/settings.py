@@ -154,12 +154,16 @@ class SeriesSettings(Spec):
     """Steps of the past in a window; what the rows allow if not given."""
     horizon: int | None = None
     """Steps to forecast; what the rows allow if not given."""
+    by: tuple[str, ...] | None = None
+    """Columns that name the series where a file holds several, a row for each moment of each; found if not given."""
 
     def check(self) -> None:
         for name, least in (("look_back", 2), ("horizon", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{name} {value} is below {least}", where=f"data.series.{name}", fix="use 96")
+        if self.by is not None and not self.by:
+            raise UserError("no column is named", where="data.series.by", fix="name one, or leave it out")
 
 
 class Mixture(Spec):

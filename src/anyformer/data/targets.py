@@ -13,6 +13,7 @@ from anyformer.data.columns.written import numbers_written
 from anyformer.data.counts import UNKNOWN
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
+from anyformer.data.panel import Panel
 from anyformer.data.tag_schemes import are_spans, is_strict
 from anyformer.errors import UserError
 from anyformer.objectives.objective import IGNORED
@@ -405,6 +406,7 @@ class Future(Values):
     horizon: int
     time: str | None = None
     clock: tuple[str, ...] | None = None  # columns that say the time together with it: the hour of a day
+    panel: Panel | None = None  # where a file holds several series: how their rows become the channels
 
     @property
     def time_columns(self) -> tuple[str, ...]:

@@ -143,10 +143,14 @@ def why_no_forecast(frame: Frame, facts: Mapping[str, Facts]) -> str:
     dates = [name for name in frame.names if facts[name].column.is_time]
     if len(dates) != 1 or facts[dates[0]].unique == "many" or 2 * int(facts[dates[0]].unique) > len(frame):
         return ""
-    return f"; each {dates[0]} comes several times, and a forecast takes one series a file, or a column for each"
+    return (
+        f"; each {dates[0]} comes several times, and a forecast asks for the column that names the series: --task "
+        "forecast --set data.series.by=COLUMN"
+    )
 
 
 def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:
-    """The column to name as an example: the last that is whole and no text, else the last."""
-    names = [name for name in frame.names if not facts[name].column.is_text and not facts[name].missing]
+    """The column to name as an example: the last that is whole, no text, no date and no id, else the last."""
+    names = [name for name in frame.names if not (facts[name].column.is_text or facts[name].column.is_time)
+             and not facts[name].missing and facts[name].dropped is None]  # fmt: skip
     return (names or frame.names)[-1]

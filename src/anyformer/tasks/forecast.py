@@ -17,9 +17,10 @@ from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.linear_forecast import fit_linear, latest
+from anyformer.data.datasets.panel import gather_again
 from anyformer.data.datasets.prepare_series import order_by_time, prepare_gathered, prepare_series, scale_channels
 from anyformer.data.datasets.series import RawSeries, SeriesExamples, StepRows, after, window
-from anyformer.data.datasets.time_axis import joined_moments
+from anyformer.data.datasets.time_axis import counted_moments, joined_moments
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 logger = logging.getLogger("anyformer")
+MOST_CHANNELS_A_STEP = 2048  # of all windows of a step on a CPU
 MOST_STEPS = 65_536  # of a series to look back on
 DAY = 24  # steps of the made-up history that is looked at where none is given
 LINEAR_WEIGHT = "head.linear.weight"  # of a network with `Forecast.window`
@@ -98,8 +100,9 @@ class ForecastTask(NumberAnswers):
         if start:
             return FINE_TUNE
         # Tiny networks are no faster in bf16, and values near a large level differ in digits that it has not.
-        return TrainingDefaults(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4,
-                                patience=6, settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
+        rows = max(4, min(64, MOST_CHANNELS_A_STEP // max(1, sizes.numbers)))  # of a window every channel is a row
+        return TrainingDefaults(epochs=20, batch_size=rows, lr=3e-4, weight_decay=0.0, gpu_batch_size=2 * rows,
+                                gpu_lr=3e-4, patience=6, settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
 
     def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, torch.Tensor]:
         """The linear map of the window, where the head has one, by least squares."""
@@ -436,7 +439,7 @@ def foreseen(
     if target.time is not None and set(target.time_columns) <= set(frame.names):
         columns[" ".join(target.time_columns)] = next_times(frame, target.time_columns, order, target.horizon)
     columns |= {name: pa.array(found[:, at]) for at, name in enumerate(target.names)}
-    return pa.table(columns)
+    return pa.table(columns) if target.panel is None else gather_again(pa.table(columns), target.panel)
 
 
 def next_times(frame: Frame, time: Sequence[str], order: np.ndarray, count: int) -> Any:
@@ -447,8 +450,9 @@ def next_times(frame: Frame, time: Sequence[str], order: np.ndarray, count: int)
         joined = joined_moments(frame, time)[order].astype(np.int64).astype("datetime64[s]")
         return pa.array([str(moment).replace("T", " ") for moment in after(np.unique(joined), count)])
     column = frame.column(time[0])
-    values = numbers(column)[order]
-    if np.isfinite(values).sum() >= 0.5 * len(values):
+    counted = counted_moments(column)
+    if counted is not None:
+        values = counted[order]
         step = float(np.median(np.diff(values[-100:]))) if len(values) > 1 else 1.0
         coming = values[-1] + step * np.arange(1, count + 1)
         return pa.array(

@@ -11,6 +11,7 @@ import numpy as np
 
 from anyformer.data.columns.cells import texts
 from anyformer.data.columns.look import look
+from anyformer.data.datasets.panel import spread_new
 from anyformer.data.default_split import settle_split
 from anyformer.data.file_tasks import add_known_tasks
 from anyformer.data.files.fasta import by_residue
@@ -23,7 +24,7 @@ from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import log_files
 from anyformer.data.settings import Data, Format
 from anyformer.data.splits import FREE, TRAIN
-from anyformer.data.targets import TaskAnswer
+from anyformer.data.targets import Future, TaskAnswer
 from anyformer.deprecated_names import log_of
 from anyformer.errors import UserError
 from anyformer.log import Log, keep_lines, silence
@@ -154,13 +155,15 @@ def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Pa
 
 def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
     """A table checked for the columns of a model; a single column needs no name where the model reads but one."""
-    columns, target = preprocess.columns or (), preprocess.target
+    columns, target, spreading = preprocess.columns or (), preprocess.target, list[str]()
     if isinstance(target, TaskAnswer):
         frame = add_known_tasks(frame, target.task, target.task_of_file)
+    if isinstance(target, Future) and target.panel is not None:
+        frame, spreading = spread_new(frame, target)
     if len(columns) == 1 and len(frame.names) == 1 and frame.names != [columns[0].name]:
         frame = replace(frame, table=frame.table.rename_columns([columns[0].name]))
     _, notes = fitting(frame, preprocess)
-    return frame, notes
+    return frame, [*spreading, *notes]
 
 
 def gather_lines(paths: list[Path], settings: Data) -> Gathered:

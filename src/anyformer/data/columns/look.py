@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 MANY = 10_000  # distinct values are counted up to this
 NAMED_ID = re.compile(
-    r"(?:^|[\s_\-.#])(?i:[pqu]?ids?\d?|uuid|guid|index|idx|key|rowid|row|unnamed: ?0)$|[a-z](?:Id|ID)\d?$"
+    r"(?:^|[\s_\-.#])(?i:[pqu]?ids?\d?|uuid|guid|index|idx|key|rowid|row|row[ _.]?(?:names?|numbers?|num|nr|no)|"
+    r"unnamed: ?0)$|[a-z](?:Id|ID)\d?$"
+)
+NAMED_GROUP = re.compile(
+    r"^(?i:user|patient|subject|person|customer|client|speaker|session|household|student|driver|player|employee|"
+    r"machine|device|sensor|station|store|shop)s?(?:[\s_\-.]?(?:name|no|nr|number|code))?$"
 )
 NAMED_YEAR = re.compile(r"(?:^|[\s_\-.#])(?i:year|years|yr|yyyy|jahr|annee|ano)$|[a-z]Year$")
 NAMED_LOGIN = re.compile(r"(?:^|[\s_\-.])(?i:user[ _]?name|user|login|handle|nick(?:name)?|screen[ _]?name)$")

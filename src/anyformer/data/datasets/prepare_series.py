@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from anyformer.data.columns.number import Number
 from anyformer.data.columns.written import numbers_written
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.linear_forecast import best_look_back
+from anyformer.data.datasets.panel import find_panel, panel_of, spread
 from anyformer.data.datasets.series import SeriesExamples
 from anyformer.data.datasets.time_axis import (
     NAMED_TIME,
@@ -68,9 +70,21 @@ def prepare_gathered(gathered: Gathered, request: DataRequest, *, task: str) -> 
 
 
 def assemble_series(gathered: Gathered, settings: Data, task: str, cache: Path, notes: list[str], log: Log) -> Prepared:
-    frame = gathered.frame
+    frame, rows, used = gathered.frame, len(gathered.frame), 0
     facts = look(frame, settings.kinds())
-    time, channels, dropped = choose_columns(frame, facts, settings)
+    found = find_panel(frame, facts, settings)
+    panel = None if found is None else panel_of(frame, facts, found)
+    if found is None or panel is None:
+        time, channels, dropped = choose_columns(frame, facts, settings)
+    else:
+        log(f"series   {found.count:,} by {found.name}, each with {', '.join(found.measured)}: a channel each; "
+             "data.series.by names other columns")  # fmt: skip
+        frame, fixed, used, said = spread(frame, panel, found.time, gathered.fixed)
+        gathered = replace(gathered, frame=frame, fixed=fixed)
+        for line in said:
+            log(f"note     {line}")
+        time, channels, dropped = found.time, panel.names, list(found.dropped)
+        facts = look(frame.of(channels), dict.fromkeys(channels, Number.kind))
     by = f" by {' and '.join(time)}" if time else ""
     log(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}{by}")
     for name, reason in dropped:
@@ -89,7 +103,7 @@ def assemble_series(gathered: Gathered, settings: Data, task: str, cache: Path, 
                     for at, name in enumerate(channels))  # fmt: skip
     target = Future(names=channels, mean=tuple(c.mean for c in columns), deviation=tuple(c.deviation for c in columns),
                     horizon=horizon, time=time[0] if time else None, clock=time[1:] or None,
-                    forms=tuple(forms) if any(forms) else None)  # fmt: skip
+                    forms=tuple(forms) if any(forms) else None, panel=panel)  # fmt: skip
     preprocess = Preprocess(task=task, columns=columns, target=target, length=length)
     arrays = Arrays.new(cache)
     arrays.put("values", scale_channels(raw, preprocess))
@@ -102,9 +116,9 @@ def assemble_series(gathered: Gathered, settings: Data, task: str, cache: Path, 
     log(f"windows  {length} steps back, {horizon} ahead: "
          + ", ".join(f"{name} {count:,}" for name, count in sides.items() if count))  # fmt: skip
     made: dict[str, Any] = {
-        "task": task, "target": list(channels), "rows": len(frame), "used": len(timeline.rows), "split": sides,
-        "dropped": dict(dropped), "columns": {name: {"kind": "number"} for name in channels},
-        "skipped": dict(frame.skipped),
+        "task": task, "target": list(channels), "rows": rows, "split": sides, "dropped": dict(dropped),
+        "used": len(timeline.rows) if panel is None else used, "skipped": dict(frame.skipped),
+        "columns": {name: {"kind": "number"} for name in channels},
         "sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources],
         "sizes": sizes(preprocess), "fingerprint": fingerprint(arrays, preprocess, None),
     }  # fmt: skip
@@ -214,7 +228,11 @@ def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, l
     if same.sum() > REPEATED * len(order):
         row = int(order[int(np.flatnonzero(same)[0]) + 1])
         what = f"the time {said_time(frame, time, row)} comes twice, as {int(same.sum()):,} do"
-        raise UserError(what, where=frame.place(row), fix="give one series a file, or a column for each")
+        raise UserError(
+            what,
+            where=frame.place(row),
+            fix="give one series a file, a column for each, or the column that names them: --set data.series.by=COLUMN",
+        )
     if (order != rows).any():
         log(f"note     the rows were not in the order of {name}, and are now")
     steps = np.concatenate([[0], np.cumsum(~same)])
@@ -229,7 +247,7 @@ def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, l
         missing = int(places[-1]) + 1 - len(places)
         log(f"note     {missing:,} of {int(places[-1]) + 1:,} steps of {name} have no row: their values are missing")
         return Timeline(order, places[steps], int(places[-1]) + 1)
-    apart = np.diff(different)
+    apart = np.diff(different if places is None else places)  # months are equal steps, of unequal days
     usual = float(np.median(apart)) if len(apart) else 0.0
     odd = int((np.abs(apart - usual) > 1e-6 * max(1.0, abs(usual))).sum())
     if odd:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from anyformer.data.columns.cells import as_words
-from anyformer.data.columns.convert import MONTHS, days, numbers
+from anyformer.data.columns.convert import MONTHS, days, is_date_in_digits, numbers
 from anyformer.data.columns.look import ID, NAMED_ID, Facts
 from anyformer.data.frame import Frame
 
@@ -97,10 +98,16 @@ def moments_of(frame: Frame, names: Sequence[str]) -> np.ndarray:
     """The time of every row as a number: seconds where it is a date, nan where there is none."""
     if len(names) > 1:
         return joined_moments(frame, names)
-    found = numbers(frame.column(names[0]))
-    if np.isfinite(found).sum() >= 0.5 * len(found):
-        return found
-    return seconds_of(days(frame.column(names[0]), None))
+    found = counted_moments(frame.column(names[0]))
+    return seconds_of(days(frame.column(names[0]), None)) if found is None else found
+
+
+def counted_moments(column: Any) -> np.ndarray | None:
+    """The times of a column that counts them in numbers; None where it holds dates."""
+    found = numbers(column)
+    if np.isfinite(found).sum() < 0.5 * len(found) or is_date_in_digits(column):
+        return None
+    return found
 
 
 def seconds_of(moments: np.ndarray) -> np.ndarray:
