@@ -97,3 +97,36 @@ def test_words_for_a_missing_number_are_missing(case: str) -> None:
         column = Number.fit("x", PRICES, Columns())
         read, bad = column.parse_values([words[0], "1.5", "three"])
         assert read.to_pylist() == [None, 1.5, None] and list(bad) == [2]
+
+
+def dotted(value: float) -> str:
+    return f"{value:,.0f}".replace(",", ".")
+
+
+COUNTS = DRAW.integers(100, 90_000, 400)
+LARGE = DRAW.integers(1_000, 90_000, 400)
+THOUSANDS: dict[str, tuple[dict[str, list[str]], str]] = {  # the columns, and how `x` is written
+    "some below a thousand": ({"x": [dotted(count) for count in COUNTS]}, "1.234,5"),
+    "all above, beside millions": (
+        {"x": [dotted(count) for count in LARGE], "y": [dotted(count * 1000) for count in LARGE]}, "1.234,5"
+    ),
+    "all above, beside a decimal comma": (
+        {"x": [dotted(count) for count in LARGE], "y": [f"{count},50" for count in range(400)]}, "1.234,5"
+    ),
+    "control: all above and alone": ({"x": [dotted(count) for count in LARGE]}, ""),
+    "control: three decimals": ({"x": [f"{price / 100:.3f}" for price in PRICES]}, ""),
+    "control: fewer decimals too": ({"x": [*(dotted(count) for count in COUNTS[1:]), "12.5"]}, ""),
+    "control: a decimal point elsewhere": (
+        {"x": [f"{price / 100:.3f}" for price in PRICES], "y": [f"{price:.1f}" for price in PRICES]}, ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", THOUSANDS)
+def test_points_between_thousands_are_told_from_decimals(case: str) -> None:
+    columns, form = THOUSANDS[case]
+    found = look(Frame(pa.table(columns), (Source("a.csv", rows=400),)), {})["x"]
+    assert (found.kind, found.form) == ("number", form), found
+    if form:
+        wanted = [int(cell.replace(".", "")) for cell in columns["x"]]
+        assert numbers_written(pa.chunked_array([columns["x"]]), found.form).tolist() == wanted

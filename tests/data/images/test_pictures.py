@@ -334,6 +334,10 @@ def test_a_folder_around_the_classes_is_looked_into(tmp_path: Path) -> None:
 
 def layouts(folder: Path) -> dict[str, tuple[list[Path], str]]:
     write(folder / "flat" / "a.png", colours())
+    write(folder / "named" / "images" / "a.png", colours())
+    (folder / "named" / "labels.csv").write_text("file,label\na.png,cat\n")
+    write(folder / "other" / "images" / "a.png", colours())
+    (folder / "other" / "prices.csv").write_text("shop,price\nb,3\n")
     write(folder / "one" / "cat" / "a.png", colours())
     write(folder / "voc" / "JPEGImages" / "a.png", colours())
     (folder / "voc" / "Annotations").mkdir()
@@ -346,6 +350,11 @@ def layouts(folder: Path) -> dict[str, tuple[list[Path], str]]:
     write(folder / "a.png", colours())
     return {
         "images without classes": ([folder / "flat"], "1 images but no class folders"),
+        "images that a table beside them names": (
+            [folder / "named" / "images"],
+            f"give the table that names its files: {folder / 'named' / 'labels.csv'}",
+        ),
+        "control: a table of something else": ([folder / "other" / "images"], "make one folder a class"),
         "one class": ([folder / "one"], "only one class (cat)"),
         "detection": ([folder / "voc"], "boxes as Pascal VOC writes them"),
         "nothing in it": ([folder / "nothing"], "no images"),

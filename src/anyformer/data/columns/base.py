@@ -64,6 +64,11 @@ class Column(Spec, slot=True):
         return None
 
     @classmethod
+    def beside(cls, seen: Scan, facts: Facts, others: Sequence[Facts]) -> Facts:
+        """The facts of a column of this kind where those of all columns of the table are known."""
+        return facts
+
+    @classmethod
     def fitting_cells(cls, column: pa.ChunkedArray, facts: Facts) -> tuple[int, str]:
         """How many cells of a column whose kind was asked for fit it, and the form they are written in."""
         return facts.rows - facts.missing, ""

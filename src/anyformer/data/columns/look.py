@@ -86,10 +86,11 @@ class Facts:
 def look(frame: Frame, asked: Mapping[str, str]) -> dict[str, Facts]:
     """Infer the kind of each column; `asked` are kinds given by the user, which override."""
     folders = sorted({str(Path(source.path).parent) for source in frame.sources if source.path})
-    return {
-        name: as_asked(name, seen, asked[name], frame.column(name)) if name in asked else seen
-        for name, seen in ((name, Scan(name, frame.column(name), folders).facts()) for name in frame.names)
-    }
+    scans = {name: Scan(name, frame.column(name), folders) for name in frame.names}
+    seen = {name: scan.facts() for name, scan in scans.items()}
+    seen = {name: facts.column.beside(scans[name], facts, list(seen.values())) for name, facts in seen.items()}
+    return {name: as_asked(name, facts, asked[name], frame.column(name)) if name in asked else facts
+            for name, facts in seen.items()}  # fmt: skip
 
 
 def as_asked(name: str, facts: Facts, kind: str, column: pa.ChunkedArray) -> Facts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,7 +17,14 @@ from anyformer.data.columns.cells import LARGEST, clip_numbers
 from anyformer.data.columns.convert import NONES, clean_words, is_date_in_digits, pieces, stands_for_none
 from anyformer.data.columns.table import TableColumn
 from anyformer.data.columns.values import shown
-from anyformer.data.columns.written import is_number_form, number_form, number_of_text, numbers_written
+from anyformer.data.columns.written import (
+    POINTS,
+    has_thousands,
+    is_number_form,
+    number_form,
+    number_of_text,
+    numbers_written,
+)
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ class Number(TableColumn):
         if seen.holds == "words":
             plain = seen.maybe_number and 2 * seen.numeric >= seen.known
             all_plain = plain and seen.numeric + seen.nones == seen.known
-            form = "" if all_plain else number_form(seen.column)
+            form = "" if all_plain and (seen.whole or not has_thousands(seen.column)) else number_form(seen.column)
             if form:
                 return cls.in_form(seen, form)
             if not plain or (seen.whole and is_date_in_digits(seen.column)):
@@ -79,6 +87,13 @@ class Number(TableColumn):
         if odd:
             reason += f"; {odd:,} cells are none and count as missing"
         return seen.made(cls.kind, reason, odd=odd, nones=seen.nones)
+
+    @classmethod
+    def beside(cls, seen: Scan, facts: Facts, others: Sequence[Facts]) -> Facts:
+        """Numbers such as 12.500 are thousands in a file whose other columns are written with a decimal comma."""
+        comma = any(other.form.startswith(POINTS) for other in others)
+        plain = seen.holds == "words" and not facts.form and not facts.dropped and not seen.whole
+        return cls.in_form(seen, POINTS) if comma and plain and has_thousands(seen.column, whole=True) else facts
 
     @classmethod
     def in_form(cls, seen: Scan, form: str) -> Facts:

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 MARKS = {  # a number as it is written, to what separates thousands and what decimals; the first that fits is taken
     "1,234.5": (",", "."), "1.234,5": (".", ","), "1 234.5": (" ", "."), "1 234,5": (" ", ","), "1'234.5": ("'", "."),
 }  # fmt: skip
+POINTS = "1.234,5"  # where points separate thousands
 LENGTH = len("1,234.5")  # of every example
 SIGNS = frozenset(
     "% ‰ $ US$ A$ C$ R$ € £ ¥ ₹ ₽ ₩ ₺ ₪ zł kr Kč Rs USD EUR GBP CHF JPY INR CNY RUB CAD AUD BRL SEK NOK DKK PLN".split()
 )
 NOT_SIGN = re.compile(r"[\d\s.,'\u2019+()\-]+")
+THOUSANDS = r"^[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d{1,3})$"
+MOST_CHANCE = 10  # different numbers with a point that may have three digits behind it by chance
 SAMPLE = 1000  # different cells that decide whether the whole column is looked at
 
 
@@ -93,10 +96,36 @@ def number_form(column: Any) -> str | None:
     if not sign:
         read = {"": np.isfinite(numbers_in(sample)).sum()} | read
     best = max(read, key=lambda form: int(read[form]))  # the first of equals
+    if best == "" and has_thousands(column):
+        best = POINTS
     if read[best] < len(sample) - allowed_misfits(len(sample)):
         return None
     good = np.isfinite(numbers_in_form(words, best) if best else numbers_in(words)).sum()
     return best if len(words) - good <= allowed_misfits(len(words)) else None
+
+
+def has_thousands(column: Any, *, whole: bool = False) -> bool:
+    """Whether numbers that a program could have written are thousands: 950 beside 1.243 and 12.500.
+
+    Each point has three digits behind it and no 0 alone before it, and some numbers below a thousand have none: a
+    program that writes 1.243 for a decimal writes 12.500 as 12.5, or 950 as 950.000. With `whole` it is known that
+    the file's numbers have decimal commas, and all of them may have a point.
+    """
+    import pyarrow.compute as pc
+
+    if not is_words(column.type):
+        return False
+    found = [clean_words(piece).drop_null() for piece in pieces(column)]
+    first = pc.unique(found[0]).slice(0, SAMPLE) if found else None
+    if first is None or not pc.any(pc.match_substring(first, ".")).as_py():
+        return False
+    for words in (first, *found):
+        words = words.filter(pc.invert(stands_for_none(words)))
+        if not pc.all(pc.match_substring_regex(words, THOUSANDS), min_count=0).as_py():
+            return False
+    dotted = pc.match_substring(first, ".")
+    plain = int(pc.sum(pc.invert(dotted)).as_py())
+    return whole or (int(pc.sum(dotted).as_py()) >= MOST_CHANCE and plain >= 2)
 
 
 def sign_of(word: str) -> str:

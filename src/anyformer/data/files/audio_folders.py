@@ -66,7 +66,7 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Sourc
                             where=show_path(root), fix="rename them")  # fmt: skip
         loose = skipped.get("outside the class folders", 0)
         what = f"{loose:,} recordings but no class folders with recordings" if loose else "no recordings"
-        raise UserError(what, where=show_path(root), fix=LAYOUT)
+        raise UserError(what, where=show_path(root), fix=table_or([root], LAYOUT))
     return rows, Source(root.name, str(root), len(rows), size, mark.hexdigest(), "clip"), sides.notes
 
 

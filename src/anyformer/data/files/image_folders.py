@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anyformer.data.files.idx import IdxHeader, idx_head, read_idx
-from anyformer.data.files.named_files import table_in
+from anyformer.data.files.named_files import table_in, table_naming
 from anyformer.data.files.open_text import HEAD, import_pyarrow, looks_like, present, show_path
 from anyformer.data.files.path_kinds import IMAGES
 from anyformer.data.files.side_folders import SIDES, any_file, classes_in, find_side_folders
@@ -57,7 +57,8 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
 
 def table_or(paths: Sequence[str | Path], fix: str) -> str:
     """What fixes a folder without classes: the table in it, which may name its files, else another layout."""
-    tables = [table for path in paths if Path(path).is_dir() and (table := table_in(Path(path))) is not None]
+    folders = [Path(path) for path in paths if Path(path).is_dir()]
+    tables = [table for folder in folders if (table := table_in(folder) or table_naming(folder)) is not None]
     return f"give the table that names its files: {show_path(tables[0])}" if tables else fix
 
 
@@ -94,7 +95,11 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[
                             where=show_path(root), fix="rename them")  # fmt: skip
         what = f"{loose:,} images but no class folders with images" if loose else "no images"
         archives = sorted(path.name for path in root.iterdir() if path.suffix in ARCHIVES)
-        raise UserError(what, where=show_path(root), fix=f"unpack {archives[0][:60]} first" if archives else LAYOUT)
+        raise UserError(
+            what,
+            where=show_path(root),
+            fix=f"unpack {archives[0][:60]} first" if archives else table_or([root], LAYOUT),
+        )
     notes = tuple(f"class folder {name} is empty" for name in empty)
     source = Source(root.name, str(root), len(rows), size, mark.hexdigest(), "image", 1, notes)
     return rows, [source], sides.notes

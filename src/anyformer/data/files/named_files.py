@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ ENDINGS = (*IMAGES, *SOUNDS)
 FIRST = 20  # names that are looked for, before all of them are
 SPREAD = 100  # names that tell which folders hold files
 DEEP, MOST = 3, 2000  # how far down folders are searched, and how many of them
+READ = 1 << 20  # bytes of a table in which names of files are looked for
 NEAR, FEW = 1, 50  # the same for names without an ending, which may be any words
 
 
@@ -105,6 +108,20 @@ def table_in(folder: Path) -> Path | None:
     """The only table beside the folders of a folder, which may be what names their files."""
     tables = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of_name(path.name) == "table"]
     return tables[0] if len(tables) == 1 else None
+
+
+def table_naming(folder: Path) -> Path | None:
+    """The only table beside a folder, where it names files in it."""
+    table = None if not folder.resolve().name else table_in(folder.resolve().parent)
+    if table is None:
+        return None
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in islice(entries, FIRST)]
+    with table.open("rb") as file:
+        start = file.read(READ)
+    words = set(re.split(rb"[\s,;|\"'/\\]+", start))
+    named = any(part in words for name in names for part in (name.encode(), Path(name).stem.encode()))
+    return folder.parent / table.name if named else None
 
 
 def is_most_there(base: Path, holders: Sequence[str], names: Sequence[str], ending: str) -> bool:
