@@ -35,6 +35,11 @@ class StartModelConstraints:
     slow: bool = False  # whether it learns from nothing on a CPU, where large images would leave a few steps
     preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
 
+    @property
+    def chooses_inputs(self) -> bool:
+        """Whether a network or its columns are there already, which say what is read."""
+        return bool(self.columns) or not (self.network is None and self.tokenizer is None and self.preprocess is None)
+
     def check_tokenizer(self, folder: str | None) -> None:
         """Refuse to train a tokenizer for a table of words that another one belongs to; `folder` holds one."""
         if self.reads_words and self.tokenizer is None and folder is None:

@@ -13,6 +13,7 @@ from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.decide_notes import notes_on
+from anyformer.tasks.idle_texts import leave_out_idle
 from anyformer.tasks.known_tasks import all_tasks
 from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
@@ -59,6 +60,10 @@ def decide(
     rest = rest if given is None else task.settle_inputs(rest, settings, given)
     dropped += [(column.name, task.unread) for column in unread]
     refuse_named(settings, [column.name for column in unread], task.reads)
+    chosen = settings.inputs is not None or (given is not None and given.chooses_inputs)
+    if origin == "table" and not chosen and task.name in ("classify", "regress"):
+        rest, idle = leave_out_idle(seen)
+        seen, dropped = replace(seen, inputs=rest), dropped + idle
     if not rest:
         details = [f"{name}: {reason}" for name, reason in dropped]
         first = dropped[0][0] if dropped else "NAME"
