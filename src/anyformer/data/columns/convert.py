@@ -178,7 +178,7 @@ def date_form(column: Any) -> str | None:
 
 
 def is_date_in_digits(column: Any) -> bool:
-    """Whether a text column holds days written as 20260131, which are no numbers although each could be one."""
+    """Whether a text column holds days written as 20260131, each of which could be read as a number."""
     if not is_words(column.type):
         return False
     first = column.slice(0, 100)
