@@ -14,7 +14,7 @@ from anyformer.data.prepared import Prepared
 from anyformer.data.settings import Data, SeriesSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import Future
-from anyformer.tasks.base import find
+from anyformer.tasks.known_tasks import find
 from anyformer.tasks.prepare import prepare
 from tests.cli import made
 from tests.cli.trying import done
