@@ -22,6 +22,7 @@ from anyformer.inference.predictor import Predictor
 from anyformer.log import Log, silence
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
+from anyformer.training.display.lines import of_few_outputs
 from anyformer.training.distributed.peers import Peers, join
 from anyformer.training.distributed.world import ALONE, World, report_once_per_host
 from anyformer.training.finish import finish, rewrite_report
@@ -82,7 +83,8 @@ class Run:
         if not found:
             return [f"{self.facts['status']} at step {self.facts['step']}"]
         split = str(found.get("split", "valid"))
-        lines = [f"{split:<10} " + ", ".join(f"{name} {figure(v)}" for name, v in self.metrics.items())]
+        names, more = of_few_outputs(self.metrics)
+        lines = [f"{split:<10} " + ", ".join([f"{name} {figure(self.metrics[name])}" for name in names] + more)]
         for kind, facts in (found.get("baselines") or {}).items():
             shown = [f"{name} {figure(v)}" for name, v in facts["metrics"].items() if name in self.metrics]
             name = facts.get("name")

@@ -22,7 +22,7 @@ from anyformer.terminal import CurveSeries
 from anyformer.training.display.block import block
 from anyformer.training.display.curve import heights, plot, ticks
 from anyformer.training.display.display import Display, choose, display
-from anyformer.training.display.lines import SILENCE, LineDisplay, last_line
+from anyformer.training.display.lines import SILENCE, LineDisplay, last_line, of_few_outputs
 from anyformer.training.display.notebook import NotebookCell, kernel_display
 from anyformer.training.display.progress import Progress
 from anyformer.training.display.stream import Safe
@@ -604,3 +604,11 @@ def test_ctrl_c_on_a_terminal_leaves_it_usable():
     assert code in (1, 130, -signal.SIGINT) and "KeyboardInterrupt" in data
     assert data.rfind("\x1b[?25h") > data.rfind("\x1b[?25l")
     assert any(row.startswith("stopped: step ") for row in screen(data))
+
+
+def test_metrics_of_many_outputs_are_counted_and_those_of_few_are_listed() -> None:
+    whole = {"scaled_rmse": 0.5, "rmse": 2.0}
+    few = whole | {f"rmse.{at}": 1.0 for at in range(24)}
+    assert of_few_outputs(few) == (list(few), [])
+    many = few | {"mae.24": 1.0}
+    assert of_few_outputs(many) == (["scaled_rmse", "rmse"], ["and 25 of single outputs in the report"])

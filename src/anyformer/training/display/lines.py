@@ -13,6 +13,7 @@ from anyformer.training.display.stream import Safe
 
 SILENCE = 10.0  # seconds without a line, at most
 SAMPLE = (8, 100)  # lines of a sample, and characters of each
+MOST_SINGLE = 24  # metrics of single outputs that a line holds
 GAP = "   "
 
 
@@ -105,10 +106,19 @@ def lines_of(event: Event, now: Snapshot) -> list[str]:
 def metrics_text(metrics: Mapping[str, float], now: Snapshot) -> str:
     """The main metric first, beside the baseline."""
     parts = []
-    for name in sorted(metrics, key=lambda name: name != now.metric):
+    shown, more = of_few_outputs(metrics)
+    for name in sorted(shown, key=lambda name: name != now.metric):
         beside = f" (baseline {figure(now.baseline)})" if name == now.metric and now.baseline is not None else ""
         parts.append(f"{name.replace('_', ' ')} {figure(metrics[name])}{beside}")
-    return ", ".join(parts)
+    return ", ".join(parts + more)
+
+
+def of_few_outputs(metrics: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """The metrics of a line, those of single outputs (`rmse.price`) only where they are few, and what is left out."""
+    single = [name for name in metrics if "." in name]
+    if len(single) <= MOST_SINGLE:
+        return list(metrics), []
+    return [name for name in metrics if "." not in name], [f"and {len(single):,} of single outputs in the report"]
 
 
 def last_line(now: Snapshot, error: type[BaseException] | None = None) -> str:
