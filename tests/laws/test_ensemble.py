@@ -136,7 +136,7 @@ def test_members_start_apart_and_one_network_is_left_as_it_is():
 
 
 def test_a_head_that_cannot_be_averaged_is_refused():
-    with pytest.raises(UserError, match="answers of LM cannot be averaged"):
+    with pytest.raises(UserError, match="outputs of LM cannot be averaged"):
         preset("decoder-mini").replace(ensemble=Ensemble(2))
     assert isinstance(preset("decoder-mini").head, LM)
     with pytest.raises(UserError, match="members 1 is"):

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.files.open_text import show_path
 from anyformer.data.images import workers
 from anyformer.data.images.decode_all import normalise, picture_arrays, picture_steps, read_pictures
 from anyformer.data.images.decoding import ImageShape, Unreadable, eight_bits, open_image, pixels, plain
@@ -352,7 +353,7 @@ def layouts(folder: Path) -> dict[str, tuple[list[Path], str]]:
         "images without classes": ([folder / "flat"], "1 images but no class folders"),
         "images that a table beside them names": (
             [folder / "named" / "images"],
-            f"give the table that names its files: {folder / 'named' / 'labels.csv'}",
+            f"give the table that names its files: {show_path(folder / 'named' / 'labels.csv')}",
         ),
         "control: a table of something else": ([folder / "other" / "images"], "make one folder a class"),
         "one class": ([folder / "one"], "only one class (cat)"),

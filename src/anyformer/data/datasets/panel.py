@@ -66,7 +66,8 @@ def find_panel(frame: Frame, facts: Mapping[str, Facts], settings: Data) -> Foun
     time = (settings.split.time,) if settings.split.time else find_time(frame, facts, taken)
     if asked is not None and not time:
         raise UserError("no column says the time of the rows", where="data.series.by", fix="name one with --time")
-    if not time or len(frame) < 4:
+    # A --time that is no column is reported by the split, which says which columns there are.
+    if not time or not set(time) <= set(frame.names) or len(frame) < 4:
         return None
     moments = moments_of(frame, time)
     if not np.isfinite(moments).all() or (asked is None and is_even(moments)):
