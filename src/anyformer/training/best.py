@@ -17,7 +17,7 @@ from anyformer.evaluation.metric_directions import better
 from anyformer.tasks import Task
 from anyformer.training.step import StepResult
 
-LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
+LEAST_EVALUATIONS = 3  # evaluations without improvement before patience can end the run; a single one may be bad luck
 
 
 class EvaluationResult(NamedTuple):
@@ -80,13 +80,14 @@ class BestCheckpoint:
         return found.loss < self.best_loss
 
     def is_out_of_patience(self, patience: float | None, order: Order, done: int) -> bool:
-        """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
+        """Whether enough passes over the data, and enough evaluations, have improved neither the metric nor the
+        loss."""
         if patience is None or self.moved_step is None or self.since < LEAST_EVALUATIONS:
             return False
         return order.passes(self.moved_step, done) >= patience
 
     def explain_stop(self, order: Order, done: int, total: int) -> str:
-        """Why a run without patience ends before its last step."""
+        """Why a run that is out of patience ends before its last step."""
         passes = order.passes(self.moved_step or 0, done)
         what = "loss" if self.metric == "loss" else f"{self.metric} or loss"
         return (
@@ -105,7 +106,7 @@ class BestCheckpoint:
 
 
 def score_answers(task: Task, answers: Answers, metric: str) -> tuple[dict[str, float], EvaluationResult]:
-    """All metrics of the validation rows, and what chooses between checkpoints."""
+    """All metrics of the validation rows, and the result that selects checkpoints."""
     scores = task.all_metrics(answers)
     if metric not in scores:
         raise UserError(f"unknown metric {metric!r} of {task.title}", where="training.metric",
@@ -116,13 +117,14 @@ def score_answers(task: Task, answers: Answers, metric: str) -> tuple[dict[str, 
 
 
 def choosing_metric(task: Task, preprocess: Preprocess) -> str:
-    """The default metric by which a task's checkpoints are selected."""
+    """The default metric for selecting a task's checkpoints."""
     beside = task.metrics_beside(preprocess)
     return beside[0] if beside else task.selection_metric(multi=preprocess.multi, labels=preprocess.answer_names)
 
 
 def line_of(step_result: StepResult) -> dict[str, Any]:
-    """A step's line in metrics.jsonl; nothing in it depends on time, so that the files of two runs can be compared."""
+    """A step's line in metrics.jsonl, without anything that depends on time, so that the files of two runs can be
+    compared."""
     return {"step": step_result.step, "loss": float(step_result.loss), "lr": step_result.lr,
             "grad_norm": float(step_result.norm),
             "rows": fingerprint(step_result.rows),

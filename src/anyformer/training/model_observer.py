@@ -1,4 +1,4 @@
-"""ModelObserver: what a run keeps of its model while it learns: samples that it makes, and figures of its inside."""
+"""ModelObserver: what a run records of its model during training: samples of its output, and probe figures."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anyformer.training.run.folder import RunFolder
 from anyformer.training.settings import Config
 from anyformer.training.step import StepResult, TrainingEngine
 
-SAMPLES = 8  # of a run, of what its model makes
+SAMPLES = 8  # samples saved in a run, about
 
 
 class ModelObserver:
-    """Of one process; what cannot be made or measured is an event of the run, and no reason to stop."""
+    """Used by one process; a failed sample or probe is logged as an event of the run and does not stop it."""
 
     def __init__(
         self, folder: RunFolder, config: Config, data: Prepared, task: Task, engine: TrainingEngine, progress: Progress
@@ -29,7 +29,7 @@ class ModelObserver:
         self.engine, self.progress = engine, progress
 
     def keep_sample(self, model: nn.Module, done: int, total: int, *, last: bool) -> None:
-        """Keep something the model makes, a few times in a run."""
+        """Save a sample of the model's output, a few times in a run."""
         every = max(1, total // SAMPLES)
         if not last and done % every >= (self.config.training.eval_every or 1):
             return
@@ -44,7 +44,7 @@ class ModelObserver:
             self.folder.event("sample failed", step=done, error=short_error(error))
 
     def probe(self, step_result: StepResult, done: int) -> None:
-        """Measure the model on the rows of the probe, where this step is one that it asks for."""
+        """Measure the model on the probe's rows, at every `probe.every`-th step."""
         probe = self.config.training.probe
         if probe is None or done % probe.every:
             return
@@ -58,7 +58,7 @@ class ModelObserver:
 
     @cached_property
     def probe_batch(self) -> Batch:
-        """The rows that are looked at again and again: the first validation rows, or of training without them."""
+        """The fixed rows of the probe: the first validation rows, or training rows without a validation split."""
         assert self.config.training.probe is not None
         examples = self.data.train if self.data.valid is None else self.data.valid
         rows = np.arange(min(len(examples), self.config.training.probe.rows))
@@ -66,5 +66,5 @@ class ModelObserver:
 
 
 def short_error(error: Exception) -> str:
-    """An error as a line of a log."""
+    """An error as one line of a log."""
     return f"{type(error).__name__}: {error}"[:200]

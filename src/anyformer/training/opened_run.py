@@ -1,4 +1,4 @@
-"""OpenedRun: a run's folder read back into objects: config, data, model and batches, and the length it is to have."""
+"""OpenedRun: a run folder read back into objects: config, data, model and batches, and the planned number of steps."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from anyformer.training.step_planner import describe_length, first_plan
 
 
 class OpenedRun:
-    """All that the folder of a run holds, as one process works with it, before any step."""
+    """Everything in a run folder, as one process uses it before the first step."""
 
     def __init__(
         self, folder: RunFolder, device: torch.device, log: Log, *, peers: Peers | None = None,
         started: float | None = None,
     ) -> None:  # fmt: skip
-        self.clock = RunClock(started)  # reading and preparing data counts too
+        self.clock = RunClock(started)  # includes the time to read and prepare data
         self.folder, self.device, self.log = folder, device, log
         self.peers = Peers(ALONE, device) if peers is None else peers
         self.opened_with = folder.config_text()
@@ -57,12 +57,12 @@ class OpenedRun:
         self.done = 0  # steps
 
     def order_rows(self, sizes: Stages = ()) -> Order:
-        """Which rows make which step; without `sizes` all steps have the full batch."""
+        """The rows of each step; without `sizes` all steps have the full batch size."""
         whole = self.config.objective.min_batch_size > 1
         return Order.of(self.data.train, self.batch_size, self.config.training.seed, whole_batches=whole, sizes=sizes)
 
     def measure_and_plan(self) -> None:
-        """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
+        """Time a few steps, restore the weights, then fix the number of steps and the settings that depend on it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
@@ -83,7 +83,7 @@ class OpenedRun:
         faults.point("settled")
 
     def enough_memory(self, micros: Callable[[], list[Any]]) -> AbstractContextManager[None]:
-        """Where memory runs out inside, what was tried is said, and three ways down."""
+        """On out of memory inside, raise an error with the sizes that were tried and three ways to use less."""
         return enough_memory(lambda: too_large(
             self.config.training, self.done + 1, len(micros()[0]), self.data.preprocess.length, self.folder.path
         ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Work on a run while its folder is held: however that work ends, run.json says so."""
+"""Work on a locked run folder: however it ends, run.json records it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from anyformer.training.signals import Requests
 
 
 class RunEnding:
-    """Lets a run's folder say how the work on it ended; `step` gives the number of steps that are done."""
+    """Records in the run folder how the work ended; `step` returns the number of finished steps."""
 
     def __init__(self, folder: RunFolder, peers: Peers, clock: RunClock, step: Callable[[], int]) -> None:
         self.folder, self.peers, self.clock, self.step = folder, peers, clock, step
 
     @contextmanager
     def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
-        """With the folder locked: an end inside is written down and raised. `doing` names it in the reason."""
+        """Lock the folder; record any error inside and raise it. `doing` is put before the reason."""
         self.folder.lock()
         self.peers.asked = lambda: asked.code
         self.peers.on_abort = lambda reason: self.write("failed", reason)
@@ -44,7 +44,7 @@ class RunEnding:
             self.folder.unlock()
 
     def write(self, status: str, reason: str) -> None:
-        """Let the folder say how it ended; a full disk must not hide why."""
+        """Record how the run ended; a full disk must not hide the reason."""
         with suppress(OSError, NoRoom):
             self.folder.update(status=status, reason=reason[:300], step=self.step(), **self.clock.facts())
             self.folder.event(status, step=self.step(), reason=reason[:300])

@@ -1,4 +1,4 @@
-"""StepLog: steps that were taken, read late and written down: metrics.jsonl, speed.jsonl and the display."""
+"""StepLog: finished steps, read in groups and written to metrics.jsonl, speed.jsonl and the display."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SPEED_FILE = "speed.jsonl"
 
 
 class StepLog:
-    """The steps since the last line of the log: their losses are read together, as each reading makes a GPU wait."""
+    """Steps not yet logged. Their losses are read together, since each read synchronizes with the GPU."""
 
     def __init__(self, folder: RunFolder, progress: Progress, pace: Throughput) -> None:
         self.folder, self.progress, self.pace = folder, progress, pace
         self.pending: list[StepResult] = []
         self.lap = time.perf_counter()
-        self.waited = 0.0  # seconds for batches, since then
-        self.paused = 0.0  # seconds between steps: of evaluations and saves
+        self.waited = 0.0  # seconds spent waiting for batches since the last log line
+        self.paused = 0.0  # seconds spent between steps, in evaluations and saves
 
     def write(self, done: int, sizes: Sizes) -> None:
-        """Read the losses of the steps that are pending and write them down; `sizes` is how large steps are."""
+        """Read the losses of the pending steps and log them; `sizes` are the step sizes."""
         if not self.pending:
             return
         rows = [line_of(step_result) for step_result in self.pending]
@@ -44,6 +44,6 @@ class StepLog:
         self.pending = []
 
     def write_until(self, step: int) -> None:
-        """Only the lines of steps up to this one, which was the last: what came after it is forgotten."""
+        """Log the pending steps up to and including this one, the last; drop those after it."""
         self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= step])
         self.pending = []

@@ -1,4 +1,4 @@
-"""StepPlanner: a run's number of steps as its folder has it, corrected by the clock while the run goes on."""
+"""StepPlanner: a run's number of steps as saved in its folder, corrected by the clock during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyformer.training.setup.budget import TrialTimes, mean_step_size
 
 
 class StepPlanner:
-    """The plan of a run, the time it must keep to, if any, and the pace that it keeps in this process."""
+    """The plan of a run, its time budget if any, and its measured throughput in this process."""
 
     def __init__(self, folder: RunFolder, peers: Peers, clock: RunClock, training: Training) -> None:
         self.folder, self.peers, self.clock, self.training = folder, peers, clock, training
@@ -26,14 +26,14 @@ class StepPlanner:
             facts = folder.read_json(PLAN_FILE) if path.is_file() else {}
             return facts, max((int(line["step"]) for line in folder.metrics()), default=0)
 
-        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
+        # Steps that an earlier process has logged are repeated as they were, without new decisions.
         facts, self.decided = peers.broadcast(look)
         self.plan = Plan.of(training.steps or 1, facts)
         self.budget = Budget.of(facts)
         self.pace = Throughput(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
 
     def total(self, done: int) -> int:
-        """Steps of the whole run, as the plan stands when `done` of them are done."""
+        """Steps of the whole run under the plan after `done` steps."""
         return self.plan.total(done)
 
     def is_due(self, done: int) -> bool:
@@ -41,7 +41,7 @@ class StepPlanner:
         return self.budget is not None and done >= self.decided
 
     def correct(self, done: int, sizes: Sizes) -> Correction | None:
-        """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
+        """Change the number of steps if the clock requires it; the change is saved before any step depends on it."""
         found = self.peers.broadcast(lambda: self.find_correction(done, sizes))
         if found is None:
             return None
@@ -55,7 +55,7 @@ class StepPlanner:
         return correction
 
     def find_correction(self, done: int, sizes: Sizes) -> dict[str, Any] | None:
-        """The correction that the clock asks for, if any."""
+        """The correction that the clock requires, if any."""
         assert self.budget is not None
         every = self.training.eval_every or self.total(done)
         found = self.budget.corrected(self.plan, done, self.clock.elapsed(), self.pace, every, sizes)
@@ -63,7 +63,7 @@ class StepPlanner:
 
 
 def first_plan(training: Training, found: TrialTimes, budget: Budget | None) -> dict[str, Any]:
-    """What plan.json holds before the first step."""
+    """The contents of plan.json before the first step."""
     return {
         "predicted": {"step_seconds": found.step, "seconds": found.step * (training.steps or 1),
                       "memory_bytes": found.memory, "limit_bytes": found.limit},
@@ -73,7 +73,7 @@ def first_plan(training: Training, found: TrialTimes, budget: Budget | None) -> 
 
 
 def describe_length(training: Any, found: TrialTimes, order: Order) -> list[str]:
-    """How long it will take, and how much memory."""
+    """The expected time and memory, as log lines."""
     epochs = order.passes(0, training.steps)
     seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
     limit = f" of {gibibytes(found.limit, 1)}" if found.limit else ""

@@ -1,7 +1,7 @@
-"""Training in a run's folder, from its first step or from where it was left.
+"""Training in a run folder, from the first step or from a checkpoint.
 
-A new run and a resumed one go the same way: everything is read from the folder, the newest whole checkpoint is put
-back if there is one, and steps follow until the last.
+A new run and a resumed one take the same path: everything is read from the folder, the newest intact checkpoint is
+loaded if there is one, and the remaining steps are taken.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ from anyformer.training.step import StepResult, TrainingEngine
 from anyformer.training.step_log import StepLog
 from anyformer.training.step_planner import StepPlanner
 
-LATE = 10  # steps whose losses are read together on a GPU
+LATE = 10  # steps whose losses are read together on a GPU, since each read synchronizes
 LAYERS_FILE = "layers.json"
-ENDLESS = 2**62  # steps of a run whose number the clock may still raise
+ENDLESS = 2**62  # upper bound on the steps of a run with a time budget, whose number the clock may still raise
 
 
 class Session(OpenedRun):
-    """One process's work on a run. Of several, the first decides what depends on the clock, and alone writes."""
+    """One process's training of a run. With several processes, the first takes decisions that depend on the clock, and
+    it alone writes."""
 
     def __init__(
         self, folder: RunFolder, device: torch.device, log: Log, *, progress: str = "auto",
@@ -74,7 +75,7 @@ class Session(OpenedRun):
     # ------------------------------------------------------------ before the first step
 
     def run(self) -> None:
-        """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
+        """Train to the end; if stopped, save a checkpoint and raise `Stopped`."""
         with self.ending.recorded(Requests()):
             self.folder.sweep()
             if self.peers.is_first and self.folder.config_text() != self.opened_with:
@@ -85,11 +86,11 @@ class Session(OpenedRun):
             remove_adapters(self.model)
 
     def prepare(self) -> None:
-        """Settle what needs a clock, build the engine, and go back to where the run was left."""
+        """Time and plan the run if not yet done, build the engine, and restore the newest checkpoint."""
         facts, newest = self.peers.broadcast(self.find_checkpoint)
         self.clock.earlier = float(facts.get("seconds") or 0.0)
         if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
-            load_start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
+            load_start_weights(self.model, self.folder)  # LoRA checkpoints are merged: the base is needed too
         if not facts.get("settled"):
             self.measure_and_plan()
         settings = self.config.training
@@ -107,7 +108,7 @@ class Session(OpenedRun):
         if newest is not None:
             self.restore(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
-            self.folder.cut_back(-1)  # what was logged before the first checkpoint comes again, step 0 included
+            self.folder.cut_back(-1)  # steps logged before the first checkpoint are repeated, step 0 included
             self.folder.event("resume", step=0)
         here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):
@@ -119,7 +120,7 @@ class Session(OpenedRun):
             self.saver.rotate(self.done, self.standing)
 
     def report_layer_rates(self) -> None:
-        """Say and write down what learns and how fast, where that is not the same for all layers."""
+        """Log and save the learning rates of the layers, unless all are trained at the same one from the start."""
         lines = layer_rates(self.model, self.engine.optimizers)
         if len({line.lr for line in lines}) == 1 and self.config.training.unfreeze is None:
             return
@@ -128,7 +129,7 @@ class Session(OpenedRun):
         self.folder.write_json(LAYERS_FILE, {"layers": [asdict(line) for line in lines]})
 
     def unfreeze(self, step: int) -> None:
-        """Let those layers learn that this step belongs to, as a pure function of the step."""
+        """Unfreeze the layers trained at this step, a pure function of the step."""
         rule, layers = self.config.training.unfreeze, self.engine.layers
         if rule is None:
             return
@@ -138,17 +139,17 @@ class Session(OpenedRun):
             self.folder.event("unfreeze", step=step, layers=[layer.name for layer in layers[-count:]])
 
     def find_checkpoint(self) -> tuple[dict[str, Any], str | None]:
-        """What run.json says, and the name of the newest whole checkpoint."""
+        """The contents of run.json, and the name of the newest intact checkpoint."""
         newest = store.latest(self.folder.checkpoints, self.log)
         return self.folder.facts, None if newest is None else newest[1].name
 
     @property
     def total(self) -> int:
-        """Steps of the whole run, as the plan stands now."""
+        """Steps of the whole run under the current plan."""
         return self.planner.total(self.done)
 
     def restore(self, path: Path, allowed: Sequence[str]) -> None:
-        """Put a whole checkpoint back; it must be one of these settings and these rows."""
+        """Restore a checkpoint, which must have the same settings and rows."""
         weights, memory, state = read_checkpoint(path, self.device)
         check_same(state, self.config, self.data, allowed)
         self.engine.load(weights, memory, state["engine"])
@@ -161,7 +162,7 @@ class Session(OpenedRun):
     # ------------------------------------------------------------ the loop
 
     def train(self) -> None:
-        """All steps that are left."""
+        """Take all remaining steps."""
         settings = self.config.training
         self.progress = self.new_progress()
         self.evaluator = Evaluator(self.config.objective, self.data.preprocess, self.data.tokenizer,
@@ -172,10 +173,10 @@ class Session(OpenedRun):
         fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             if self.done == 0 and self.folder.facts.get("fitted") and self.standing.best is None:
-                self.evaluate(last=False)  # what the rows gave without a step may stay the best
+                self.evaluate(last=False)  # the fitted initial weights may stay the best
                 self.save()
             while self.done < self.total:
-                if self.is_out_of_patience():  # also where a run is resumed that had stopped early
+                if self.is_out_of_patience():  # also on resuming a run that had stopped early
                     self.progress.note(self.standing.explain_stop(self.order, self.done, self.total), keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
@@ -201,18 +202,18 @@ class Session(OpenedRun):
             self.flush()
 
     def take_step(self, step: int, micros: list[Any]) -> None:
-        """A step, and what is to be known of it."""
+        """Take one step, check that it is finite, and log it."""
         self.unfreeze(step)
         with self.enough_memory(lambda: micros):
             step_result = self.engine.step(step, micros)
-        step_result.rows = [self.steps.rows(step)]  # of all processes
+        step_result.rows = [self.steps.rows(step)]  # across all processes
         self.step_log.pending.append(step_result)
         late = self.engine.update.is_late
         looked_at = self.step_log.pending[-2:-1] if late else self.step_log.pending[-1:]
         for found in looked_at:
             if not self.engine.finite(found):
                 self.diverged(found, micros if not late else self.steps[found.step - 1])
-        if step == 0:  # a part of one's own may count in buffers, which no checkpoint holds: known now, not at the end
+        if step == 0:  # a custom part may keep state in buffers, which checkpoints do not save: fail now, not late
             check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
         self.peers.note_step(self.done)
@@ -222,7 +223,7 @@ class Session(OpenedRun):
             self.flush()
 
     def correct_plan(self) -> None:
-        """Change the number of steps where the clock asks for it."""
+        """Change the number of steps if the time budget requires it."""
         if self.step_log.pending or not self.planner.is_due(self.done):
             return
         correction = self.planner.correct(self.done, self.step_sizes)
@@ -231,11 +232,11 @@ class Session(OpenedRun):
 
     @property
     def step_sizes(self) -> list[tuple[int, float]]:
-        """From which step on how large steps are, in full batches."""
+        """Step sizes in full batches, each with the first step that has it."""
         return [(stage.first, stage.batch / self.order.batch) for stage in self.order.stages]
 
     def flush(self) -> None:
-        """Write down the last steps, unless one of them was not finite."""
+        """Log the pending steps, unless one of them is not finite."""
         for found in self.step_log.pending:
             if not self.engine.finite(found):
                 self.diverged(found, self.steps[found.step - 1])
@@ -244,7 +245,7 @@ class Session(OpenedRun):
     # ------------------------------------------------------------ between steps
 
     def evaluate(self, *, last: bool) -> None:
-        """Evaluate the validation rows, remember the best, and let the model show what it makes."""
+        """Evaluate on the validation rows, track the best checkpoint, and save a sample of the model's output."""
         began = time.perf_counter()
         self.flush()
         if self.data.valid is not None:
@@ -254,7 +255,7 @@ class Session(OpenedRun):
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
                 self.planner.pace.evaluated_rows(rows, time.perf_counter() - began)
-                if self.is_observing():  # a model in parts writes one token after the other slowly
+                if self.is_observing():  # generating token by token with a sharded model is slow
                     self.observer.keep_sample(model, self.done, self.total, last=last)
             scores, found = self.peers.broadcast(lambda: score_answers(self.task, answers, self.standing.metric))
             if self.standing.take(EvaluationResult(*found), self.done):
@@ -269,7 +270,8 @@ class Session(OpenedRun):
         self.step_log.paused += time.perf_counter() - began
 
     def time_decoding(self) -> None:
-        """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
+        """Re-estimate now and then how long generation in the final evaluation will take: a trained model ends its
+        texts sooner."""
         budget = self.planner.budget
         if budget is None or not self.task.decodes or not self.peers.world.is_alone:
             return
@@ -280,33 +282,33 @@ class Session(OpenedRun):
             pace.decoding = time_writing(model, self.config, self.data, pace.row or 0.0, most=self.evaluator.batch_size)
         self.decoding_known_until = self.clock.elapsed() + budget.seconds / 4
 
-    decoding_known_until: float = 0.0  # seconds of the run
+    decoding_known_until: float = 0.0  # in seconds of the run
 
     def is_observing(self) -> bool:
-        """Whether this process looks at the model: the first, where it has all of it."""
+        """Whether this process observes the model: the first, if the model is not sharded."""
         return self.peers.is_first and not self.parallel.shards
 
     @contextmanager
     def saved_on_failure(self) -> Iterator[None]:
-        """Steps that are done are kept even where what comes between them fails."""
+        """Save a checkpoint if the work between steps fails, so that finished steps are not lost."""
         try:
             yield
         except Exception:
-            if self.peers.world.is_alone:  # others would have to take part, and do not know
-                with suppress(Exception):  # the first error is the one to tell
+            if self.peers.world.is_alone:  # saving is collective, and the other processes do not know of it
+                with suppress(Exception):  # report the first error
                     self.save()
             raise
 
     fresh_best: bool = False
-    pause_after: float | None = None  # seconds of the run after which it stops at the next evaluation, to be resumed
+    pause_after: float | None = None  # run time in seconds after which it pauses at the next evaluation, to be resumed
     has_paused: bool = False
 
     def is_pause(self, *, evaluated: bool) -> bool:
-        """Whether a search has given this run as much time as it had for it."""
+        """Whether the time that a search has given this run is used up."""
         return self.pause_after is not None and evaluated and self.clock.elapsed() >= self.pause_after
 
     def is_out_of_patience(self) -> bool:
-        """Whether it is time to stop early."""
+        """Whether to stop early."""
         return self.standing.is_out_of_patience(self.config.training.patience, self.order, self.done)
 
     def save(self) -> None:
@@ -322,17 +324,17 @@ class Session(OpenedRun):
         self.planner.pace.saved(seconds)
 
     def is_save_step(self, step: int) -> bool:
-        """Whether a run that nobody stops saves at this step."""
+        """Whether an uninterrupted run saves at this step."""
         return self.saver.is_save_step(step, done=self.done)
 
     def new_progress(self) -> Progress:
-        """What the display reads."""
+        """A new progress for the display."""
         tokens = self.task.counts_tokens
         per_step = self.batch_size * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
         metric = self.standing.metric
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
         peak = peak_flops(gpu, self.config.training.precision) if gpu else None
-        # Six operations a weight and token: two forward, four backward; attention and rows of padding are left out.
+        # Six FLOPs per weight and token: two forward, four backward; attention and padding rows are not counted.
         flops = 6 * sum(p.numel() for p in self.model.parameters()) * per_step if tokens else None
         return Progress(
             self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
@@ -342,7 +344,7 @@ class Session(OpenedRun):
         )  # fmt: skip
 
     def take_whole_model(self) -> None:
-        """After the last step: the first process has the whole model, where there were parts of it only."""
+        """After the last step, build the whole model in the first process if it was sharded."""
         self.peers.part()
         if self.parallel.shards and self.peers.is_first:
             self.model = self.config.model.build(seed=self.config.training.seed, device=self.device)
@@ -350,9 +352,9 @@ class Session(OpenedRun):
     # ------------------------------------------------------------ when it goes wrong
 
     def diverged(self, step_result: StepResult, micros: list[Any]) -> None:
-        """Stop before anything is spoilt: the weights are those of the step before."""
+        """Stop before anything is damaged: the weights are those of the previous step."""
         step = step_result.step - 1
-        # The process whose rows did it can name them; the others see only that the sum is not finite.
+        # Only the process whose rows caused it can name them; the others just see a sum that is not finite.
         found = self.peers.gather(find_culprit(self.engine, step_result, micros))
         rows, tensor = next((pair for pair in found if pair[0]), found[0])
         if not self.peers.is_first:
