@@ -1,7 +1,7 @@
 """Tasks: what a model can be trained to do, one file each.
 
-`base.py` says what a task answers, `task_evaluation.py` how its answers are evaluated; generic code asks it. To add
-one, write a file like `classify.py`, here or in a module of your own.
+`base.py` defines what a task provides, `task_evaluation.py` how its answers are evaluated; generic code calls these
+methods. To add a task, write a file like `classify.py`, here or in a module of your own.
 """
 
 from anyformer.tasks.adversarial import AdversarialTask

@@ -1,4 +1,4 @@
-"""Image generation: a generator that learns against a discriminator draws images of the classes it was trained on."""
+"""Image generation: a generator trained against a discriminator draws images of the classes of its training data."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 logger = logging.getLogger("anyformer")
-SIZE = 32  # of images where neither the data's settings nor a preset say
-COLUMNS, ROWS = 8, 10  # of a grid of samples, a row a class
-LABEL, SEED = "label", "seed"  # what a request says
+SIZE = 32  # image size if neither the data settings nor a preset give one
+COLUMNS, ROWS = 8, 10  # of a grid of samples, one row per class
+LABEL, SEED = "label", "seed"  # fields of a request
 
 
 class AdversarialTask(RowTask):
-    """Images of classes, drawn from noise; scored by the distance of their features from those of held-out images."""
+    """Images of given classes, generated from noise; evaluated by the feature distance to held-out images."""
 
     name = "adversarial"
     smaller_is_better = ("fid",)
@@ -69,12 +69,12 @@ class AdversarialTask(RowTask):
     # ------------------------------------------------------------ data
 
     def default_data(self, network: Network | None) -> Data:
-        """Images of the network's size, as they are: the generator would learn to draw what augmentation makes."""
+        """Images of the network's size without augmentation: the generator would learn to draw augmented images."""
         size = network.size if isinstance(network, SAGAN) else SIZE
         return Data(images=ImageSettings(size=size, flip=False, crop=0.0, randaugment=0))
 
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
-        """Never found by looking: the same data is more often meant for a classifier."""
+        """Never detected by itself: such data is more often meant for a classifier."""
         if not asked or seen.several or not seen.images:
             return None
         found = ClassifyTask().match(seen, asked=True)
@@ -96,7 +96,7 @@ class AdversarialTask(RowTask):
         return f"sagan-{size}" if gpu or size != SIZE else f"sagan-{size}-tiny"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        """A generator and a discriminator for the data's classes and colours."""
+        """A generator and a discriminator for the data's classes and colour channels."""
         if not isinstance(spec, SAGAN):
             raise unfit(name, f"is a {type(spec).__name__}, which draws no images", "sagan-32, sagan-64 or sagan-128")
         if sizes.image != spec.size:
@@ -105,7 +105,7 @@ class AdversarialTask(RowTask):
         return spec.replace(classes=sizes.classes, colours=sizes.channels)
 
     def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
-        """As 1805.08318 trains: Adam without momentum at a constant rate, in full precision, no gradient clipped."""
+        """Defaults of 1805.08318: Adam without momentum, constant lr, full precision, no gradient clipping."""
         settings = {"optimizer.betas": (0.0, 0.9), "schedule": {"type": "Constant", "warmup": 0.0}, "ema": 0.999,
                     "grad_clip": None, "precision": "fp32", "eval_rows": 256}  # fmt: skip
         return TrainingDefaults(
@@ -113,7 +113,7 @@ class AdversarialTask(RowTask):
         )
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> bytes | None:
-        """Images from noise that never changes, a row a class."""
+        """Images from fixed noise, one row per class."""
         assert isinstance(model, SAGANModule)
         labels = torch.arange(min(ROWS, model.spec.classes)).repeat_interleave(COLUMNS)
         return png_file(tiled(draw_images(model, labels, seed=seed), COLUMNS))
@@ -126,7 +126,7 @@ class AdversarialTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """As many drawn images as real ones, of the same classes, and how the discriminator scores both."""
+        """As many generated images as real ones, of the same classes, and the discriminator's scores of both."""
         assert isinstance(model, SAGANModule)
         device, real, kinds, scores = next(model.parameters()).device, [], [], []
         for start in range(0, len(rows), evaluator.batch_size):
@@ -161,7 +161,7 @@ class AdversarialTask(RowTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """One image a class, which looks like all of it and like none."""
+        """One image per class, the pixel mean of its training images."""
         name = "the mean image of each class"
         if train.images is None or not len(answers.truth):
             return name, {}
@@ -174,11 +174,12 @@ class AdversarialTask(RowTask):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """The floor: no generator that has learned what the images look like comes closer than images themselves."""
+        """A floor: no generator comes closer than real images do."""
         name = "copies of training images"
         if train.images is None or not len(answers.truth):
             return name, {}
-        # Of the same classes as the held-out images, or few images would be far apart by the shares of their classes.
+        # With the classes of the held-out images: otherwise a small sample would be far off by its class frequencies
+        # alone.
         draw, kinds, wanted = np.random.default_rng(seed), np.asarray(truth), answers.truth.classes
         chosen = np.zeros(len(wanted), np.int64)
         for kind in np.unique(wanted):
@@ -189,7 +190,7 @@ class AdversarialTask(RowTask):
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
     ) -> tuple[str, dict[str, float]]:
-        """Nothing is learned: fewer training images would save no time."""
+        """Nothing is trained: fewer training images would save no time."""
         return self.strong_baseline(truth, answers, train, test)
 
     # ------------------------------------------------------------ new images
@@ -197,7 +198,7 @@ class AdversarialTask(RowTask):
     def predict(
         self, predictor: TrainedModel, source: Any, *, batch_size: int = 1, on_bad_rows: OnBadRows = "error"
     ) -> list[Any] | None:
-        """An image (H,W,3), or (H,W) where all are gray, in 0 to 255 for each class that is named."""
+        """An image (H,W,3), or (H,W) in grayscale, with values from 0 to 255, for each requested class."""
         found: list[Any] = []
         for label, seed in read_requests(source, preprocess_of(predictor), on_bad_rows):
             found.append(None if label is None else drawn_image(predictor, label, seed))
@@ -213,7 +214,7 @@ class AdversarialTask(RowTask):
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
-        """One row an image, as a data URL."""
+        """One row per image, as a data URL."""
         import pyarrow as pa
 
         preprocess = preprocess_of(predictor)
@@ -224,7 +225,7 @@ class AdversarialTask(RowTask):
         return pa.table({LABEL: names, SEED: [seed for _, seed in rows], "image": images})
 
     def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
-        """All images in one picture."""
+        """All images as one grid."""
         images = np.stack([channels_first(image) for image in self.predict(predictor, list(files)) or ()])
         return png_file(tiled(images, min(COLUMNS, len(images))))
 
@@ -254,7 +255,7 @@ class AdversarialTask(RowTask):
 
 @dataclass
 class Pictures:
-    """Images (N,C,H,W) in 0 to 255 with their classes (N,), and whose features they are compared by."""
+    """Images (N,C,H,W) in 0 to 255 with their classes (N,), and the network whose features they are compared by."""
 
     pixels: np.ndarray
     classes: np.ndarray
@@ -264,13 +265,13 @@ class Pictures:
         return len(self.pixels)
 
     def features(self) -> Tensor:
-        """(N,F); a single image stands for a set without spread."""
+        """Features (N,F); a single image is repeated, for a set without variance."""
         pixels = self.pixels if len(self) > 1 else np.repeat(self.pixels, 2, 0)
         return features_of(pixels, self.network)[0]
 
 
 def beside(answers: Answers, images: np.ndarray) -> Answers:
-    """Other images (N,H,W,C) in the place of the drawn ones."""
+    """Answers with other images (N,H,W,C) in place of the generated ones."""
     truth = answers.truth
     return Answers(answers.task, truth, Pictures(np.moveaxis(images, -1, 1), truth.classes, truth.network))
 
@@ -280,7 +281,7 @@ def beside(answers: Answers, images: np.ndarray) -> Answers:
 
 @torch.inference_mode()
 def draw_images(net: SAGANModule, labels: Tensor, *, seed: int = 0, batch_size: int = 100) -> np.ndarray:
-    """Images (N,C,H,W) in 0 to 255, one a label; the same for the same seed on every device."""
+    """Images (N,C,H,W) with values from 0 to 255, one per label; the same for the same seed on every device."""
     device = next(net.parameters()).device
     noise = noise_of(net, len(labels), seed)
     parts = zip(noise.split(batch_size), labels.split(batch_size), strict=True)
@@ -288,12 +289,12 @@ def draw_images(net: SAGANModule, labels: Tensor, *, seed: int = 0, batch_size: 
 
 
 def noise_of(net: SAGANModule, rows: int, seed: int) -> Tensor:
-    """Noise (rows,Z) on the CPU, so that a seed draws the same image everywhere."""
+    """Noise (rows,Z), drawn on the CPU so that a seed gives the same image everywhere."""
     return torch.randn(rows, net.spec.noise, generator=torch.Generator().manual_seed(seed))
 
 
 def discriminator_scores(net: SAGANModule, pixels: np.ndarray, labels: Tensor, batch_size: int) -> Tensor:
-    """The discriminator's scores (N,) of images in 0 to 255."""
+    """The discriminator's scores (N,) of images with values from 0 to 255."""
     device, found = next(net.parameters()).device, []
     for part, kinds in zip(torch.from_numpy(pixels).split(batch_size), labels.split(batch_size), strict=True):
         found.append(net.discriminate(part.to(device).float() / 127.5 - 1, kinds.to(device)).float().cpu())
@@ -301,12 +302,12 @@ def discriminator_scores(net: SAGANModule, pixels: np.ndarray, labels: Tensor, b
 
 
 def to_pixels(images: Tensor) -> np.ndarray:
-    """Images between -1 and 1 as a picture file holds them: 0 to 255."""
+    """Convert images in [-1, 1] to pixels from 0 to 255."""
     return ((images.float() + 1) * 127.5).round().to(torch.uint8).cpu().numpy()
 
 
 def tiled(images: np.ndarray, columns: int) -> np.ndarray:
-    """(N,C,H,W) as one picture (rows * H, columns * W[, C]).
+    """Arrange images (N,C,H,W) in a grid (rows * H, columns * W[, C]).
 
     >>> tiled(np.zeros((6, 3, 4, 5), np.uint8), 3).shape
     (8, 15, 3)
@@ -321,7 +322,7 @@ def tiled(images: np.ndarray, columns: int) -> np.ndarray:
 
 
 def png_file(image: np.ndarray) -> bytes:
-    """A picture (H,W) or (H,W,3) as the bytes of a PNG file."""
+    """Encode an image (H,W) or (H,W,3) as PNG."""
     made = io.BytesIO()
     pillow().fromarray(image).save(made, format="PNG")
     return made.getvalue()
@@ -336,7 +337,7 @@ def channels_first(image: np.ndarray) -> np.ndarray:
 
 
 def drawn_image(predictor: TrainedModel, label: int, seed: int) -> np.ndarray:
-    """One image of a class, (H,W,3) or (H,W): what a seed gives does not depend on what else is asked for."""
+    """One image of a class, (H,W,3) or (H,W); a seed's image does not depend on the rest of the request."""
     assert isinstance(predictor.model, SAGANModule)
     return tiled(draw_images(predictor.model, torch.tensor([label]), seed=seed), 1)
 
@@ -345,12 +346,12 @@ def drawn_image(predictor: TrainedModel, label: int, seed: int) -> np.ndarray:
 
 
 def as_rows(source: Any) -> Any:
-    """A class by itself, as a list of one."""
+    """Wrap a single class in a list."""
     return [source] if isinstance(source, str) and not Path(source).is_file() else source
 
 
 def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -> list[tuple[int | None, int]]:
-    """The class and the seed of each row, its own number where it says none; no class for a row that is skipped."""
+    """The class and the seed of each row, by default the row number; class None for a row that is skipped."""
     rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
@@ -373,7 +374,7 @@ def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -
 
 
 def read_files(paths: Sequence[Path]) -> Frame:
-    """Files of plain text with a class a line, or tables with a column of classes."""
+    """Text files with one class per line, or tables with a class column."""
     if origin_of(paths, "text") == "text":
         lines = [line.strip() for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
         return frame_of({LABEL: [line for line in lines if line]})
@@ -382,7 +383,7 @@ def read_files(paths: Sequence[Path]) -> Frame:
 
 
 def parse_row(row: Any, preprocess: Preprocess, *, seed: int = 0) -> tuple[int, int]:
-    """The number of the class that a row names, and its seed."""
+    """The class index that a row asks for, and its seed."""
     if isinstance(row, Mapping):
         names = (LABEL, *(preprocess.target.names if preprocess.target is not None else ()))
         label = next((row[name] for name in names if name in row), None)

@@ -1,4 +1,4 @@
-"""Classification: one label for a row, or several that may come together."""
+"""Classification: one label per row, or several (multi-label)."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from anyformer.tasks.target_look import FEW, MOST_CLASSES, Match, TargetLook
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-UNEVEN = 0.8  # share of one class from which on accuracy hardly tells a model from one that always says it
-SELDOM = 10  # rows of a combination of labels below which it is not a class of its own
+UNEVEN = 0.8  # frequency of one class above which accuracy hardly differs from always predicting it
+SELDOM = 10  # rows below which a combination of labels is not a stratum of its own
 
 
 class ClassifyTask(RowTask):
-    """Labels, as they are spelled in the training file."""
+    """Labels, as spelled in the training file."""
 
     name = "classify"
     title = "classification"
@@ -85,7 +85,7 @@ class ClassifyTask(RowTask):
         return Match("one", f"{seen.name} has {len(words):,} different values{seen.class_reason}")
 
     def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
-        """Several columns are labels where all of them are on or off."""
+        """Several columns are labels if all of them are binary."""
         if seen.not_switches is None:
             return Match("columns", f"{len(seen.names)} columns of 0 and 1 are labels that may come together")
         if not asked:
@@ -128,7 +128,7 @@ class ClassifyTask(RowTask):
     # ------------------------------------------------------------ the model
 
     def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, Tensor]:
-        """The n-grams of texts by logistic regression, where the head has some."""
+        """Fit the n-grams of texts by logistic regression, if the head has them."""
         multi = data.preprocess.multi
         plain = ClassLoss(multi=multi)
         losses = plain.labels_loss if multi else plain.class_loss
@@ -143,7 +143,7 @@ class ClassifyTask(RowTask):
         return Pooled(classes=sizes.classes, **pooled_style(own, pool))
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
-        """Texts, images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
+        """Label smoothing for single-label texts, images and audio; class weights if requested."""
         alone = only_modality(sizes.parts)
         smooth = alone is not None and alone.smoothed and not sizes.multi
         weights = balanced_weights(counts, sizes.multi) if balanced and counts else None
@@ -157,7 +157,7 @@ class ClassifyTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Labels that training lacks, which a batch takes for missing, are there again: answers to them are wrong."""
+        """Restore labels unknown to training, which a batch treats as missing: predictions for them are wrong."""
         found = super().answer(evaluator, model, examples, rows, decode=decode)
         if not isinstance(examples, RowExamples) or found.multi or "targets" not in examples.arrays:
             return found
@@ -171,7 +171,7 @@ class ClassifyTask(RowTask):
         return self.calibrate(found, preprocess.calibration or Calibration())
 
     def calibrate(self, answers: Answers, calibration: Calibration) -> Answers:
-        """The likeliest class is that of the logits themselves: dividing them could make two of them equal."""
+        """The predicted class is the argmax of the original logits: dividing them could create ties."""
         assert answers.logits is not None
         logits, least = torch.from_numpy(answers.logits), calibration.threshold
         scaled = logits / torch.tensor(calibration.temperature, dtype=logits.dtype)
@@ -192,8 +192,7 @@ class ClassifyTask(RowTask):
         return preprocess.multi or len(preprocess.labels or ()) == 2
 
     def selection_loss(self, answers: Answers) -> float | None:
-        """The log-loss at the best temperature, which the run will end with: a model that is only too sure of itself
-        is no worse for it."""
+        """The log loss at the best temperature, as calibration follows: overconfidence does not count."""
         if answers.multi or answers.logits is None:
             return super().selection_loss(answers)
         logits, truth = known_logits(answers)
@@ -211,7 +210,7 @@ class ClassifyTask(RowTask):
         return "micro_f1" if multi else "accuracy"
 
     def metrics_beside(self, preprocess: Preprocess) -> tuple[str, ...]:
-        """Log loss and AUC where nearly all training rows are of one class."""
+        """Log loss and AUC if nearly all training rows have the same class."""
         share = 0.0 if preprocess.multi else largest_share(preprocess)
         return ("log_loss", "auc") if share > UNEVEN else ()
 
@@ -229,7 +228,7 @@ class ClassifyTask(RowTask):
         if answers.multi:
             return super().has_truth(answers)
         truth = np.asarray(answers.truth)
-        known = truth >= 0  # labels of which training has none are answers only beside others that it has
+        known = truth >= 0  # labels unknown to training count as errors only if other labels are known
         return known | (truth == UNKNOWN) if known.any() else known
 
     # ------------------------------------------------------------ baselines
@@ -237,7 +236,7 @@ class ClassifyTask(RowTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The most frequent class, with the classes' shares as probabilities; of several labels each one's majority."""
+        """The most frequent class, with class frequencies as probabilities; multi-label: each label's majority."""
         known_rows, count = np.asarray(truth), len(answers.truth)
         if answers.multi:
             if not len(known_rows) or not count:
@@ -324,7 +323,7 @@ class ClassifyTask(RowTask):
 
 
 def label_json(label: Any, shares: np.ndarray, labels: Sequence[str], *, multi: bool = False) -> dict[str, Any]:
-    """A class with its probability, or all labels that hold, and the probability of every one."""
+    """A class with its probability, or all labels predicted, and the probability of every label."""
     scores = dict(zip(labels, six_digits(shares), strict=True))
     if multi:
         return {"labels": label, "scores": scores}
@@ -332,7 +331,7 @@ def label_json(label: Any, shares: np.ndarray, labels: Sequence[str], *, multi: 
 
 
 def known_logits(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and truth of the rows whose answer is known."""
+    """Logits and targets of the rows whose target is known."""
     assert answers.logits is not None
     truth = np.asarray(answers.truth)
     known = np.ones(len(truth), bool) if answers.multi else truth >= 0
@@ -340,13 +339,13 @@ def known_logits(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
 
 
 def largest_share(preprocess: Preprocess) -> float:
-    """The share of the most frequent class among the training rows."""
+    """The frequency of the most frequent class in the training rows."""
     counts = None if preprocess.target is None else preprocess.target.label_counts()
     return max(counts) / max(1, sum(counts)) if counts else 0.0
 
 
 def balanced_weights(counts: Sequence[int], multi: bool = False) -> tuple[float, ...]:
-    """Factors that make every class weigh the same in all.
+    """Class weights that give every class the same total weight.
 
     >>> balanced_weights((10, 30))
     (2.0, 0.6666666666666666)
@@ -356,7 +355,7 @@ def balanced_weights(counts: Sequence[int], multi: bool = False) -> tuple[float,
 
 
 def class_shares(truth: np.ndarray, answers: Answers) -> np.ndarray:
-    """How often each class occurs in training, summing to 1."""
+    """Class frequencies in training, summing to 1."""
     met = truth[truth >= 0].astype(np.int64)
     widths = [0 if answers.probability is None else answers.probability.shape[1], len(answers.labels or ())]
     count = max(int(met.max()) + 1, int(np.max(answers.truth, initial=-1)) + 1, *widths)

@@ -1,4 +1,4 @@
-"""Sentence embeddings: texts that mean the same get vectors that point the same way (SimCSE, 2104.08821)."""
+"""Sentence embeddings: texts with the same meaning get similar vectors (SimCSE, 2104.08821)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-AMONG = 64  # sentences among which one is looked for
-MANY = 256  # texts embedded at a time
+AMONG = 64  # candidates in retrieval
+MANY = 256  # texts embedded in one batch
 
 
 class ContrastTask(RowTask):
-    """A vector for every text. Learned from single texts, or from pairs of texts that belong together."""
+    """An embedding of every text, learned from single texts or from pairs of texts that belong together."""
 
     name = "contrast"
     title = "sentence embeddings"
@@ -78,7 +78,7 @@ class ContrastTask(RowTask):
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
     ) -> Decision | None:
-        """One column of text, each a sentence of its own; two, which are pairs."""
+        """One text column of independent sentences, or two of pairs."""
         if not asked:
             return None
         named = settings.inputs
@@ -111,10 +111,10 @@ class ContrastTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """The vector of every text, and how often one view of it finds the other.
+        """The embedding of every text, and how often one view of it retrieves the other.
 
-        Without dropout the two views of a single text would be the same: there a text is cut in the middle, and its
-        first half must find the second.
+        Without dropout the two views of a single text would be identical: there a text is cut in the middle, and its
+        first half must retrieve the second.
         """
         objective = evaluator.objective
         assert isinstance(objective, SentenceContrast) and isinstance(examples, RowExamples)
@@ -149,7 +149,8 @@ class ContrastTask(RowTask):
     def evaluate_files(
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
-        """Pairs of texts with a score each (STS): how the cosines rank them. Other files are scored by retrieval."""
+        """Pairs of texts with scores (STS): the rank correlation of the cosines. Other files are evaluated by
+        retrieval."""
         if origin_of(files, "table") != "table":
             return None
         with scratch_folder() as cache:
@@ -180,7 +181,7 @@ class ContrastTask(RowTask):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """Words in common, weighed by how rare they are."""
+        """TF-IDF: words in common, weighted by their rarity."""
         first, second = (list(side) for side in zip(*answers.truth, strict=True))
         found = tfidf(list(train.texts or ()), first, second)
         if found is None:
@@ -206,7 +207,7 @@ class ContrastTask(RowTask):
         return [{"embedding": vector} for vector in self.predictions(answers)]
 
     def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
-        """The vectors (rows, D) as NumPy saves them."""
+        """The embeddings (rows, D) as a .npy file."""
         from anyformer.tasks.evaluator import Evaluator
         from anyformer.tasks.prepare import read_new_rows
 
@@ -220,7 +221,7 @@ class ContrastTask(RowTask):
 
 
 def embed(model: nn.Module, view: View, evaluator: Evaluator) -> Tensor:
-    """Vectors of length 1 (B,D) of some token ids."""
+    """Normalised embeddings (B,D) of token ids."""
     device = next(model.parameters()).device
     with evaluator.autocast:
         pooled = model(view[0].to(device), mask=view[1].to(device)).pooled
@@ -228,7 +229,7 @@ def embed(model: nn.Module, view: View, evaluator: Evaluator) -> Tensor:
 
 
 def embed_texts(model: nn.Module, written: Sequence[str], evaluator: Evaluator) -> Tensor:
-    """Vectors (N,D) of texts."""
+    """Embeddings (N,D) of texts."""
     words = evaluator.tokenizer
     assert words is not None
     parts = [written[at : at + MANY] for at in range(0, len(written), MANY)]
@@ -239,23 +240,23 @@ def embed_texts(model: nn.Module, written: Sequence[str], evaluator: Evaluator) 
 
 
 def halves(view: View) -> tuple[View, View]:
-    """The first and the second half of the tokens of each row; of a single token both are that one."""
+    """The first and the second half of the tokens of each row; both are the same if there is a single token."""
     tokens, mask = view
     place, middle = torch.arange(tokens.shape[1]), (mask.sum(1, keepdim=True) + 1) // 2
     first = mask & (place < middle)
     second = mask & (place >= torch.minimum(middle, mask.sum(1, keepdim=True) - 1))
-    moved = second.long().argsort(dim=1, descending=True, stable=True)  # the second half comes to the front
+    moved = second.long().argsort(dim=1, descending=True, stable=True)  # shift the second half to the front
     return (tokens, first), (tokens.gather(1, moved), second.gather(1, moved))
 
 
 def decoded(view: View, evaluator: Evaluator) -> list[str]:
-    """The texts of token ids, for a baseline that reads words."""
+    """Token ids decoded to texts, for the word-based baseline."""
     words = evaluator.tokenizer
     return ["" if words is None else words.decode(row[real].tolist()) for row, real in zip(*view, strict=True)]
 
 
 def hits(first: Tensor, second: Tensor) -> Tensor:
-    """Whether each vector (N,D) is nearest to its own partner, among 64 at a time: 1, or its share of a tie (N,)."""
+    """Whether each vector (N,D) is nearest to its own partner among 64: 1, or its share of a tie (N,)."""
     found = []
     for a, b in zip(first.split(AMONG), second.split(AMONG), strict=True):
         cosines = a @ b.T
@@ -266,7 +267,7 @@ def hits(first: Tensor, second: Tensor) -> Tensor:
 
 
 def tfidf(fitted: Sequence[str], first: Sequence[str], second: Sequence[str]) -> list[np.ndarray] | None:
-    """Rows (N,F) of length 1 for two lists of texts; None without scikit-learn."""
+    """Normalised TF-IDF rows (N,F) of two lists of texts; None without scikit-learn."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:
@@ -274,13 +275,13 @@ def tfidf(fitted: Sequence[str], first: Sequence[str], second: Sequence[str]) ->
     counter = TfidfVectorizer(max_features=20_000, token_pattern=r"\w+", sublinear_tf=True)
     try:
         counter.fit(fitted)
-    except ValueError:  # no word at all
+    except ValueError:  # no words
         return None
     return [counter.transform(side).toarray() for side in (first, second)]
 
 
 def scored_pairs(frame: Frame) -> tuple[list[str], list[str], np.ndarray] | None:
-    """Two columns of text and one of numbers, by their looks; None where a file holds something else."""
+    """The two text columns and the score column of an STS file; None for any other file."""
     facts = look(frame, {})
     written = [name for name in frame.names if facts[name].column.is_text]
     others = [numbers(frame.column(name)) for name in frame.names if name not in written]

@@ -1,4 +1,4 @@
-"""From looking at a frame to a decision: which task, what is predicted, what from, and what is left out and why."""
+"""From a frame to a decision: the task, the target, the inputs, and what is left out and why."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from anyformer.tasks.known_tasks import all_tasks
 from anyformer.tasks.row_task import RowTask
 from anyformer.tasks.target_look import Match, TargetLook
 
-# What a reader of files calls the column to predict, and the kind of the one to learn from.
+# Names given by file readers to the target column, and the kind of the input column.
 NAMED_BY_READER: Mapping[str, str] = {"sentences": "tags", "pairs": "target", "pictures": "label", "sounds": "label"}
 FILE_COLUMNS = {"pictures": {"image": "image"}, "sounds": {"audio": "audio"}}
 
 
 def row_tasks() -> list[RowTask]:
-    """The tasks that rows of a table can have, the newest first: one of your own is asked before ours."""
+    """The tasks on rows of a table, the newest first, so that custom tasks come before built-in ones."""
     return [task for task in reversed(all_tasks()) if isinstance(task, RowTask)]
 
 
@@ -36,9 +36,9 @@ def decide(
     origin: Origin = "table",
     given: StartModelConstraints | None = None,
 ) -> Decision:
-    """The task, target and inputs of a frame: what was asked for, and else what the columns look like.
+    """The task, target and inputs of a frame: as requested, else as inferred from the columns.
 
-    `given` is what the network to be trained says about its inputs, where there is one to train.
+    `given` are the network's constraints on its inputs, if a network is to be trained.
     """
     if len(frame) == 0:
         raise UserError("no row can be used", where=name_of(frame), fix="give a file with rows")
@@ -77,14 +77,14 @@ def decide(
 
 
 def candidates_without_target(frame: Frame, task: RowTask | None) -> list[RowTask]:
-    """The tasks that may do without a named target: the one asked for, or all where no column is named like one."""
+    """The tasks that may do without a target: the requested one, or all if no column has a typical target name."""
     if task is not None:
         return [task]
     return [] if any(name.lower() in TARGET_NAMES for name in frame.names) else row_tasks()
 
 
 def choose(seen: TargetLook, task: RowTask | None) -> tuple[RowTask, Match]:
-    """The task that a target asks for, the one named or the first that fits."""
+    """The task for a target: the requested one, or the first that fits."""
     for each in row_tasks() if task is None else [task]:
         match = each.match(seen, asked=task is not None)
         if match is not None:
@@ -101,7 +101,7 @@ def choose(seen: TargetLook, task: RowTask | None) -> tuple[RowTask, Match]:
 
 
 def refuse_named(settings: Data, dropped: Iterable[str], why: str) -> None:
-    """A column that would be left out although somebody named it to be read is an error, not a line among others."""
+    """Raise an error if a column that would be left out was explicitly requested as an input."""
     for name in dropped:
         for option, named in (("--inputs", settings.inputs or ()), ("--types", settings.kinds())):
             if name in named and settings.kinds().get(name) != "skip":
@@ -109,7 +109,7 @@ def refuse_named(settings: Data, dropped: Iterable[str], why: str) -> None:
 
 
 def check_names(frame: Frame, settings: Data) -> None:
-    """Refuse names of columns that the frame does not have."""
+    """Reject column names that the frame does not have."""
     split = settings.split
     named: dict[str, Iterable[str]] = {
         "--target": settings.target or (), "--inputs": settings.inputs or (), "--types": settings.kinds(),
@@ -127,7 +127,7 @@ def check_names(frame: Frame, settings: Data) -> None:
 def find_target(
     frame: Frame, facts: Mapping[str, Facts], settings: Data, origin: Origin
 ) -> tuple[tuple[str, ...], str]:
-    """The columns to predict and how they were found."""
+    """The target columns and how they were found."""
     if settings.target:
         return settings.target, ""
     if origin in NAMED_BY_READER:
@@ -144,7 +144,8 @@ def find_target(
 
 
 def why_no_forecast(frame: Frame, facts: Mapping[str, Facts]) -> str:
-    """Why rows with dates are no series to forecast, where each date comes several times; "" where there is no date."""
+    """Why rows with dates are not a series to forecast: each date occurs several times; "" if there is no date
+    column."""
     dates = [name for name in frame.names if facts[name].column.is_time]
     if len(dates) != 1 or facts[dates[0]].unique == "many" or 2 * int(facts[dates[0]].unique) > len(frame):
         return ""
@@ -155,7 +156,7 @@ def why_no_forecast(frame: Frame, facts: Mapping[str, Facts]) -> str:
 
 
 def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:
-    """The column to name as an example: the last that is whole, no text, no date and no id, else the last."""
+    """The column to suggest as target: the last without missing values that is no text, date or id, else the last."""
     names = [name for name in frame.names if not (facts[name].column.is_text or facts[name].column.is_time)
              and not facts[name].missing and facts[name].dropped is None]  # fmt: skip
     return (names or frame.names)[-1]

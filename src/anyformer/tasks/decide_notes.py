@@ -1,4 +1,4 @@
-"""What is worth knowing of columns before a model learns from them: how numbers are written, which tell the target."""
+"""Notes on columns before training: number formats, and inputs that leak the target."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from anyformer.data.decision import Input
 from anyformer.data.frame import Frame
 from anyformer.tasks.target_look import TargetLook
 
-SHOWN = 4  # columns that are named
-FEWEST = 10  # rows that can show that two columns say the same
-SHOWS = 100  # rows that can show that a number tells classes apart, and different numbers among them
-MOST_TERMS = 60  # columns of numbers that a sum is looked for in
-GLANCE = 500  # rows that are looked at before all of them are
-SAME = 1 - 1e-12  # correlation of two columns of numbers one of which is the other in another unit
+SHOWN = 4  # columns named in a note
+FEWEST = 10  # rows needed to show that two columns are equivalent
+SHOWS = 100  # rows and distinct numbers needed to show that a number separates the classes
+MOST_TERMS = 60  # number columns searched for a sum
+GLANCE = 500  # rows checked before all rows are
+SAME = 1 - 1e-12  # correlation above which two number columns differ only by their unit
 
 
 def notes_on(seen: TargetLook, task: str) -> Iterator[str]:
-    """What somebody should know who reads the decision."""
+    """Notes for the reader of the decision."""
     yield from note_forms(seen)
     if task in ("classify", "regress") and not seen.is_list:
         yield from note_leaks(seen, task)
 
 
 def note_forms(seen: TargetLook) -> Iterator[str]:
-    """Numbers that are not written as programs write them."""
+    """Numbers in a format other than that of programs."""
     forms = {column.name: column.facts.form for column in seen.inputs if column.column.is_number}
     forms |= {name: seen.number_form(name) for name in seen.names}
     found = {name: form for name, form in forms.items() if form}
@@ -41,7 +41,7 @@ def note_forms(seen: TargetLook) -> Iterator[str]:
 
 
 def note_leaks(seen: TargetLook, task: str) -> Iterator[str]:
-    """Inputs that are the target by another name."""
+    """Inputs that leak the target."""
     for name in seen.names:
         for column in seen.inputs:
             if column.column.in_table and (how := tells(seen, name, column)):
@@ -59,7 +59,7 @@ def note_leaks(seen: TargetLook, task: str) -> Iterator[str]:
 
 
 def tells(seen: TargetLook, name: str, column: Input) -> str:
-    """How an input tells the target: in what words, or "" where it does not."""
+    """How an input determines the target, in words; "" if it does not."""
     frame = seen.frame
     if column.column.is_number and seen.facts[name].column.is_number:
         values = numbers_written(frame.column(column.name), column.facts.form)
@@ -103,7 +103,7 @@ def terms_of(seen: TargetLook, name: str) -> list[tuple[str, int]]:
 
 
 def signs_of(inputs: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
-    """The weights by which inputs make up a number exactly; None where they do not."""
+    """The weights by which inputs add up to a number exactly; None if they do not."""
     spread = np.abs(inputs).max(0) + 1e-300
     weights = np.linalg.lstsq(inputs / spread, wanted, rcond=None)[0] / spread
     off = np.abs(inputs @ weights - wanted).max()
@@ -111,13 +111,13 @@ def signs_of(inputs: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
 
 
 def said_sum(terms: Sequence[tuple[str, int]]) -> str:
-    """A sum as it is written: those that are taken away last."""
+    """A sum in writing, subtracted terms last."""
     ordered = sorted(terms, key=lambda term: -term[1])
     return "".join((" + " if sign > 0 else " - ") + name for name, sign in ordered).removeprefix(" + ").strip()
 
 
 def separates(seen: TargetLook, name: str, column: Input) -> bool:
-    """Whether each class has numbers of its own between two bounds, and they differ enough to show it."""
+    """Whether each class has its own range of numbers, with enough distinct numbers to show it."""
     values = numbers_written(seen.frame.column(column.name), column.facts.form)
     codes, words = factorize(seen.frame.column(name))
     known = np.isfinite(values) & (codes >= 0)
@@ -128,7 +128,7 @@ def separates(seen: TargetLook, name: str, column: Input) -> bool:
 
 
 def bounded(values: np.ndarray, codes: np.ndarray) -> bool:
-    """Whether, in the order of the numbers, each class comes in one run, and no number is of two classes."""
+    """Whether each class is one contiguous range of the sorted numbers, and no number has two classes."""
     order = np.lexsort((codes, values))
     values, codes = values[order], codes[order]
     changes = np.flatnonzero(np.diff(codes))
@@ -136,8 +136,7 @@ def bounded(values: np.ndarray, codes: np.ndarray) -> bool:
 
 
 def one_to_one(frame: Frame, names: Sequence[str]) -> bool:
-    """Whether each value of either column goes with one value of the other, and values come again often enough to
-    show it."""
+    """Whether the values of two columns map one to one, and repeat often enough to show it."""
     one, two = (factorize(frame.column(name))[0] for name in names)
     both = (one >= 0) & (two >= 0)
     one, two = one[both], two[both]
@@ -150,5 +149,5 @@ def one_to_one(frame: Frame, names: Sequence[str]) -> bool:
 
 
 def setting(name: str, kind: str) -> str:
-    """The option that says the kind of a column."""
+    """The option that sets the kind of a column."""
     return f"--types {shlex.quote(f'{name}={kind}')}"

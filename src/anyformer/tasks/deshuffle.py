@@ -1,4 +1,4 @@
-"""Deshuffling: an encoder-decoder reads the words of a text in any order and writes the text."""
+"""Deshuffling: an encoder-decoder reads the words of a text in random order and restores it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anyformer.tasks.seq2seq_pretraining import Seq2SeqPretraining
 
 
 class DeshuffleTask(Seq2SeqPretraining):
-    """An encoder-decoder that puts words in order."""
+    """An encoder-decoder that restores word order."""
 
     name = "deshuffle"
     title = "deshuffling"

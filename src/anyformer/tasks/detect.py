@@ -1,4 +1,4 @@
-"""Detection: the objects of an image, each with its class and its box."""
+"""Detection: the objects of an image, each with a class and a bounding box."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 logger = logging.getLogger("anyformer")
-SMALL_SIDE = 128  # pixels up to which a picture counts as small
-CROWDED = 3  # anchors for each object of the fullest image, at least: objects stand unevenly
-SURE = 0.5  # an object is named in predictions from this probability on
+SMALL_SIDE = 128  # side in pixels up to which an image counts as small
+CROWDED = 3  # minimum anchors per object of the fullest image, since objects are unevenly spread
+SURE = 0.5  # probability from which on predictions include an object
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 class DetectTask(Task):
-    """Objects by a set of queries (DETR), in pixels of the image."""
+    """Object detection with a set of queries (DETR), boxes in pixels of the image."""
 
     name = "detect"
     title = "detection"
@@ -77,11 +77,11 @@ class DetectTask(Task):
     # ------------------------------------------------------------ the model
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
-        """Cells of 8 pixels for small pictures, of 32 for photos: a few hundred tokens either way."""
+        """Cells of 8 pixels for small images, of 32 for photos: a few hundred tokens either way."""
         return "detr-mini" if sizes.image is not None and longest_side(sizes.image) > SMALL_SIDE else "detr-mini-tiny"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        """An encoder of images and a decoder of queries, with queries enough for the data's objects."""
+        """An image encoder and a decoder with enough queries for the data's objects."""
         if not isinstance(spec, Seq2Seq) or not isinstance(spec.encoder.embed, Maps):
             raise unfit(name, "has no decoder that asks an image for its objects", "detr-mini")
         cells, asked = spec.encoder.embed, spec.decoder.embed
@@ -114,7 +114,7 @@ class DetectTask(Task):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """What was found in each image beside what is annotated there."""
+        """The objects detected in each image and the annotated ones."""
         assert isinstance(examples, DetectionExamples)
         truth, found, losses = [], [], []
         for batch, out in evaluator.passes(model, examples, rows):
@@ -155,7 +155,7 @@ class DetectTask(Task):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """One object in every image: the most frequent class, in the mean of its boxes as shares of their images."""
+        """One object in every image: the most frequent class, with its mean relative box."""
         kind = usual_class(truth)
         named = answers.labels[kind] if answers.labels and kind is not None else kind
         name = f"one '{named}' at its mean place in every image"
@@ -177,7 +177,7 @@ class DetectTask(Task):
         return {"rows": len(answers.truth), "objects": sum(len(image.boxes) for image in answers.truth)}
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
-        """The classes of the objects that are there, and of those the model is sure of."""
+        """The classes of the annotated objects, and of those detected with confidence."""
         said = answers.predicted[row]
         sure = [kind for kind, score in zip(said.classes, said.scores, strict=True) if score >= SURE]
         labels = answers.labels or []
@@ -202,17 +202,17 @@ class DetectTask(Task):
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
-        """One row an object."""
+        """One row per object."""
         return object_table(predictor, files, batch_size=batch_size, on_bad_rows=on_bad_rows, log=log)
 
     def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch_size: int) -> list[Any] | None:
-        """The objects of each image, the surest first."""
+        """The objects of each image, the most confident first."""
         found, bad = objects_in(predictor, rows, batch_size=batch_size)
         return [bad.get(at, {"objects": objects}) for at, objects in enumerate(found)]
 
 
 def pictures_of(examples: Examples) -> list[Picture]:
-    """The annotated images behind examples."""
+    """The annotated images of some examples."""
     assert isinstance(examples, DetectionExamples)
     return [examples.picture(row) for row in range(len(examples))]
 
@@ -222,7 +222,7 @@ def longest_side(image: int | tuple[int, int]) -> int:
 
 
 def usual_class(truth: Sequence[Objects]) -> int | None:
-    """The class that most objects have, None where there are no objects."""
+    """The most frequent class of objects; None if there are no objects."""
     kinds = np.concatenate([np.asarray(image.classes, np.int64) for image in truth]) if len(truth) else np.array([])
     return int(np.bincount(kinds).argmax()) if len(kinds) else None
 
@@ -238,7 +238,7 @@ def detected_objects(
     on_bad_rows: OnBadRows = "error",
     log: Log | None = None,
 ) -> tuple[list[str], list[list[dict[str, Any]] | None]]:
-    """The names of images and the objects in each, the surest first; None for one that is skipped."""
+    """The names of images and the objects in each, the most confident first; None for an image that is skipped."""
     values = image_values(source)
     found, bad = objects_in(predictor, values, batch_size=batch_size)
     report_bad({row: error.inside(f"rows[{row}]") for row, error in bad.items()}, on_bad_rows, log or logger.warning)
@@ -246,7 +246,7 @@ def detected_objects(
 
 
 def image_values(source: Any) -> list[Any]:
-    """Images as they are given: files, those of folders or of an annotated json, or images in a list."""
+    """The images given: files, those of folders or of an annotation json, or images in a list."""
     given = given_images(source)
     if not is_files(given):
         return given
@@ -264,7 +264,7 @@ def image_values(source: Any) -> list[Any]:
 
 
 def given_images(source: Any) -> list[Any]:
-    """One entry an image: a table has a column of them, an array one along its first axis."""
+    """One entry per image: from a table's image column, or along the first axis of an array."""
     rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
@@ -279,7 +279,7 @@ def given_images(source: Any) -> list[Any]:
 def objects_in(
     predictor: TrainedModel, values: Sequence[Any], *, batch_size: int
 ) -> tuple[list[list[dict[str, Any]] | None], dict[int, UserError]]:
-    """The objects of each image, and why others cannot be read; no more than a batch is in memory at once."""
+    """The objects of each image, and the errors of unreadable ones; no more than a batch is in memory at once."""
     found: list[list[dict[str, Any]] | None] = [None] * len(values)
     bad: dict[int, UserError] = {}
     for start in range(0, len(values), batch_size):
@@ -297,7 +297,7 @@ def objects_in(
 
 
 def decoded_picture(predictor: TrainedModel, row: int, value: Any) -> tuple[Picture, np.ndarray]:
-    """One image with its own size, and its pixels in the detector's square."""
+    """One image with its original size, and its pixels resized to the detector's square."""
     column = image_column(predictor)
     if isinstance(value, Mapping):
         if column.name not in value:
@@ -316,7 +316,7 @@ def decoded_picture(predictor: TrainedModel, row: int, value: Any) -> tuple[Pict
 
 
 def image_column(predictor: TrainedModel) -> Image:
-    """The one column that a detector is trained on."""
+    """The single input column of a detector."""
     (column,) = preprocess_of(predictor).columns or ()
     return cast(Image, column)
 
@@ -329,7 +329,7 @@ def square_of(predictor: TrainedModel) -> Square:
 
 @torch.no_grad()
 def detected(predictor: TrainedModel, pictures: list[Picture], pixels: np.ndarray) -> list[list[dict[str, Any]]]:
-    """What a trained detector is sure of in each image, whose pixels (B,C,S,S) are decoded."""
+    """The objects detected with confidence in each image, whose pixels (B,C,S,S) are decoded."""
     labels = tuple(preprocess_of(predictor).labels or ())
     annotated, arrays = Annotated(Path("images"), labels, pictures), MemoryArrays()
     arrays.put("pixels", pixels)
@@ -350,7 +350,7 @@ def object_table(
     on_bad_rows: OnBadRows = "error",
     log: Log | None = None,
 ) -> Any:
-    """What a detector finds in new images, one row an object."""
+    """The objects detected in new images, one row per object."""
     import pyarrow as pa
 
     names, found = detected_objects(predictor, list(files), batch_size=batch_size, on_bad_rows=on_bad_rows, log=log)
@@ -360,7 +360,7 @@ def object_table(
 
 
 def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> list[dict[str, Any]]:
-    """The objects of an image, the surest first: label, score, left, top, width, height in pixels."""
+    """The objects of an image, the most confident first: label, score, left, top, width, height in pixels."""
     assert objects.scores is not None
     rows: list[dict[str, Any]] = []
     for at in np.argsort(-objects.scores, kind="stable"):
@@ -376,9 +376,9 @@ def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> 
 
 
 def evaluate_file(predictor: TrainedModel, path: Path, evaluator: Any) -> Answers:
-    """A trained detector's answers on annotated images, whose classes must be among its own.
+    """A detector's predictions on annotated images, whose classes must be among its own.
 
-    Of a folder with several sides, those of the test.
+    Of a folder with several splits, the test split is used.
     """
     labels = tuple(preprocess_of(predictor).labels or ())
     sides = open_annotated(path).sides

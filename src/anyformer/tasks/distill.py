@@ -1,4 +1,4 @@
-"""Distillation by name: the student is asked what its teacher was trained for."""
+"""Distillation as a task: the student learns its teacher's task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from anyformer.tasks.trained_model import TrainedModel
 
 
 class DistillTask(Task):
-    """Whatever the teacher does, done by a smaller model. A run has the task of the teacher, which evaluates both.
+    """A smaller model for the teacher's task. The run has the task of the teacher, which evaluates both.
 
-    Every other task takes a teacher too; this one need not know which task that is.
+    Every other task takes a teacher too; with this one the teacher's task need not be known.
     """
 
     name = "distill"
@@ -31,7 +31,7 @@ HEADS: dict[type, str] = {Pooled: "classify", Regress: "regress", TokenHead: "ta
 
 
 def task_of(model: TrainedModel) -> Task:
-    """What a model was trained for: as its folder says, or by its head where it was trained elsewhere."""
+    """The task of a model: as saved in its folder, or inferred from its head if it was trained elsewhere."""
     if model.preprocess is not None:
         return find(model.preprocess.task)
     spec = model.spec

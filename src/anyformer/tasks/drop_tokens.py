@@ -1,4 +1,4 @@
-"""Drop-tokens: tokens are left out without a trace, and an encoder-decoder writes them."""
+"""Drop-tokens: tokens are deleted without a mark, and an encoder-decoder restores them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anyformer.tasks.seq2seq_pretraining import Seq2SeqPretraining
 
 
 class DropTokensTask(Seq2SeqPretraining):
-    """An encoder-decoder that finds what is missing."""
+    """An encoder-decoder that restores deleted tokens."""
 
     name = "drop"
     title = "drop-tokens"

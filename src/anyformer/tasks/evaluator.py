@@ -1,4 +1,4 @@
-"""Evaluator: a model asked about a whole data set, its answers beside the truth."""
+"""Evaluator: a model's predictions for a whole data set, beside the targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anyformer.tasks.known_tasks import find
 
 
 class Evaluator:
-    """Asks a model about every row; what its outputs mean is the task's to say."""
+    """Runs a model on every row; the task interprets its outputs."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class Evaluator:
     def __call__(
         self, model: nn.Module, examples: Examples, *, most: int | None = None, decode: bool = True
     ) -> Answers:
-        """Answers for all rows, or for `most` of them spread evenly over the data; `decode` also writes texts."""
+        """Answers for all rows, or for `most` of them spread evenly over the data; `decode` also generates texts."""
         count = len(examples)
         rows = np.arange(count) if most is None or most >= count else np.linspace(0, count - 1, most).astype(np.int64)
         part = examples.take(rows) if len(rows) < count else None
-        if part is not None:  # baselines and reports then see the same rows
+        if part is not None:  # so that baselines and reports use the same rows
             examples, rows = part, np.arange(len(rows))
         model.eval()
         return self.task.answer(self, model, examples, rows, decode=decode)
 
     def passes(self, model: nn.Module, examples: Examples, rows: np.ndarray) -> Iterator[tuple[Batch, Any]]:
-        """Batch by batch, what the model gives; rows of about one length together."""
+        """The model's outputs, batch by batch; rows of similar length share a batch."""
         device = next(model.parameters()).device
         lengths = examples.lengths
         order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
@@ -60,7 +60,7 @@ class Evaluator:
                 yield batch, model(*batch.inputs, **batch.named)
 
     def sum_tokens(self, model: nn.Module, examples: Examples, rows: np.ndarray) -> tuple[float, int, np.ndarray]:
-        """Nats and number of all tokens to predict, and the mean of each row."""
+        """Summed negative log-likelihood (nats) and number of all target tokens, and the mean of each row."""
         nats, tokens, losses, order = 0.0, 0, [], []
         for batch, out in self.passes(model, examples, rows):
             each = self.objective.row_losses(out, batch).double().cpu()
@@ -73,5 +73,5 @@ class Evaluator:
 
 
 def sort_back(values: list[np.ndarray], order: list[np.ndarray]) -> np.ndarray:
-    """Values of batches in any order, in the order of their rows."""
+    """Concatenate values of batches and sort them back to the order of their rows."""
     return np.concatenate(values)[np.argsort(np.concatenate(order), kind="stable")] if values else np.zeros(0)

@@ -1,4 +1,4 @@
-"""Forecasting: the next steps of a time series, from those before them."""
+"""Forecasting: the next steps of a time series from the previous ones."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 logger = logging.getLogger("anyformer")
-MOST_CHANNELS_A_STEP = 2048  # of all windows of a step on a CPU
-MOST_STEPS = 65_536  # of a series to look back on
-DAY = 24  # steps of the made-up history that is looked at where none is given
+MOST_CHANNELS_A_STEP = 2048  # channels of all windows in one training step on a CPU
+MOST_STEPS = 65_536  # longest look-back
+DAY = 24  # period of the synthetic history used if none is given
 LINEAR_WEIGHT = "head.linear.weight"  # of a network with `Forecast.window`
 
 
@@ -99,13 +99,13 @@ class ForecastTask(NumberAnswers):
     def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
-        # Tiny networks are no faster in bf16, and values near a large level differ in digits that it has not.
-        rows = max(4, min(64, MOST_CHANNELS_A_STEP // max(1, sizes.numbers)))  # of a window every channel is a row
+        # Tiny networks are no faster in bf16, which also lacks the digits for values near a large level.
+        rows = max(4, min(64, MOST_CHANNELS_A_STEP // max(1, sizes.numbers)))  # each channel of a window is a row
         return TrainingDefaults(epochs=20, batch_size=rows, lr=3e-4, weight_decay=0.0, gpu_batch_size=2 * rows,
                                 gpu_lr=3e-4, patience=6, settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
 
     def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, torch.Tensor]:
-        """The linear map of the window, where the head has one, by least squares."""
+        """The head's linear map of the window, if it has one, by least squares."""
         assert isinstance(data.train, SeriesExamples) and isinstance(spec, Model)
         if not isinstance(spec.head, ForecastHead) or spec.head.window is None:
             return {}
@@ -121,7 +121,7 @@ class ForecastTask(NumberAnswers):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Every foreseen step as a row, one number a channel; the loss is of scaled values."""
+        """Every forecast step as a row, one number per channel; the loss is of scaled values."""
         assert isinstance(examples, SeriesExamples)
         target = examples.target
         found, truth, order = [], [], []
@@ -138,11 +138,11 @@ class ForecastTask(NumberAnswers):
                        examples=examples.steps(rows))  # fmt: skip
 
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        """The loss of scaled values: in the units of the file, the channel with the largest numbers would decide."""
+        """The loss of scaled values: in the units of the file, the channel with the largest numbers would dominate."""
         return "loss"
 
     def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
-        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is not a new row."""
+        """The bootstrap resamples blocks of windows that forecast a step in common: overlaps are not independent."""
         found = super().row_sums(answers, metric)
         if found is None or not isinstance(answers.examples, StepRows):
             return found
@@ -176,7 +176,7 @@ class ForecastTask(NumberAnswers):
     def score_baseline(
         self, learn: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """Name and metrics of a baseline: every foreseen step of every window is a row of `answers`."""
+        """Name and metrics of a baseline: every forecast step of every window is a row of `answers`."""
         if train.series is None or test.series is None or not len(train.series) or not len(test.series):
             return "no window to learn from", {}
         name, said = learn(train.series, test.series)
@@ -202,7 +202,7 @@ class ForecastTask(NumberAnswers):
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
-        """The steps that come after the last row of a series."""
+        """The steps after the last row of a series."""
         with scratch_folder() as cache:
             return foreseen(predictor, list(files), settings=settings, cache=cache, log=log, on_bad_rows=on_bad_rows)
 
@@ -230,7 +230,7 @@ class ForecastTask(NumberAnswers):
 
 
 def fit_series(spec: Model, embed: SeriesEmbed, sizes: Sizes) -> Model:
-    """The preset for this look-back, these channels and this horizon; short windows have short patches."""
+    """The preset fitted to this look-back, these channels and this horizon; short windows have short patches."""
     learned = isinstance(embed.position, Learned)
     length = sizes.length or embed.length
     patch = embed.patch if embed.patch <= length // 2 else max(1, length // 4)
@@ -252,7 +252,7 @@ def scaled_series(examples: SeriesExamples) -> RawSeries:
 
 
 def raw_series(examples: SeriesExamples, rows: np.ndarray) -> RawSeries:
-    """Some windows of a series, in the units of the file."""
+    """The given windows of a series, in the units of the file."""
     values = np.asarray(examples.values)
     raw = examples.target.undo(values if values.shape[1] > 1 else values[:, 0]).reshape(values.shape)
     return RawSeries(raw, examples.first + np.asarray(rows), examples.length, examples.target.horizon)
@@ -261,7 +261,7 @@ def raw_series(examples: SeriesExamples, rows: np.ndarray) -> RawSeries:
 def in_time(
     frame: Frame, preprocess: Preprocess, log: Log, on_bad_rows: OnBadRows = "error"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of a new file in the order of time, and their scaled values (T, V); a skipped cell is missing."""
+    """The rows of a new file sorted by time, and their scaled values (T, V); a skipped cell is missing."""
     target = preprocess.target
     assert isinstance(target, Future)
     new = parse_table(frame, preprocess)
@@ -276,7 +276,7 @@ def in_time(
 
 
 def windows_of(frame: Frame, preprocess: Preprocess, log: Log) -> SeriesExamples:
-    """Every window of a new file that what comes after it is known of."""
+    """Every window of a new file whose future values are known."""
     target, length = preprocess.target, preprocess.length
     assert isinstance(target, Future) and length is not None
     order, values = in_time(frame, preprocess, log, "skip")
@@ -290,7 +290,7 @@ def windows_of(frame: Frame, preprocess: Preprocess, log: Log) -> SeriesExamples
 
 
 def windows_to(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> torch.Tensor:
-    """The end of each history (T, V) of scaled values as the network looks back on it: (B, length, V)."""
+    """The end of each scaled history (T, V) as the network's look-back window: (B, length, V)."""
     length, model = preprocess_of(predictor).length, predictor.model
     assert length is not None
     given = np.concatenate([window(past, np.array([len(past)]), length) for past in histories])
@@ -298,7 +298,7 @@ def windows_to(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> torc
 
 
 def usual_history(preprocess: Preprocess) -> np.ndarray:
-    """A day's rise and fall around the mean of each channel: something to look at where no series is given."""
+    """A daily cycle around the mean of each channel: an example if no series is given."""
     target, length = preprocess.target, preprocess.length
     assert isinstance(target, Future) and length is not None
     hours = np.sin(np.arange(length) * 2 * np.pi / DAY)
@@ -307,7 +307,7 @@ def usual_history(preprocess: Preprocess) -> np.ndarray:
 
 @torch.no_grad()
 def ahead(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The steps after the end of each history (T, V) of scaled values, in the units of the file: (horizon, V) each."""
+    """The steps after the end of each scaled history (T, V), in the units of the file: (horizon, V) each."""
     preprocess = preprocess_of(predictor)
     assert isinstance(preprocess.target, Future)
     target, model = preprocess.target, predictor.model.eval()
@@ -320,7 +320,7 @@ def ahead(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> list[np.n
 def forecasts(
     predictor: TrainedModel, source: Any, *, on_bad_rows: OnBadRows = "error", log: Log = logger.warning
 ) -> list[dict[str, list[float]] | None]:
-    """The steps after each history by channel, as `read_histories` reads them; None after one that is skipped."""
+    """The steps after each history by channel, as `read_histories` reads them; None for a history that is skipped."""
     preprocess = preprocess_of(predictor)
     assert isinstance(preprocess.target, Future)
     found = read_histories(source, preprocess, on_bad_rows, log)
@@ -332,8 +332,8 @@ def forecasts(
 def read_histories(
     source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows, log: Log = logger.warning
 ) -> list[np.ndarray | None]:
-    """Scaled histories (T, V), None for one that is skipped. A table or file is one history, in the order of time; in
-    a list each entry is one: numbers by channel, oldest first."""
+    """Scaled histories (T, V), None for one that is skipped. A table or file is one history, sorted by time; a list has
+    one history per entry: numbers by channel, oldest first."""
     assert isinstance(preprocess.target, Future)
     names = preprocess.target.names
     rows = take_rows(source)
@@ -365,12 +365,12 @@ def read_histories(
 
 
 def is_step(row: Any) -> bool:
-    """Whether an object is one step of a series, rather than a whole one."""
+    """Whether an object is one step of a series, rather than a whole series."""
     return isinstance(row, Mapping) and not any(isinstance(cell, list | tuple | np.ndarray) for cell in row.values())
 
 
 def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
-    """One series (T,) or (T, V), or several (N, T, V), by channel."""
+    """One series (T,) or (T, V), or several (N, T, V), as lists by channel."""
     if values.ndim == 1 and len(names) == 1:
         values = values[:, None]
     if values.ndim == 2 and values.shape[1] == len(names):
@@ -382,7 +382,7 @@ def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
 
 
 def history(row: Any, preprocess: Preprocess) -> np.ndarray:
-    """A series to look back on (T, V), scaled: a list of numbers for each channel, or bare where there is but one."""
+    """A scaled look-back series (T, V): a list of numbers for each channel, or a bare list if there is only one."""
     columns = {column.name: column for column in preprocess.columns or ()}
     names = list(columns)
     if len(names) == 1 and isinstance(row, list | tuple | np.ndarray):
@@ -421,7 +421,7 @@ def by_channel(steps: np.ndarray, names: Sequence[str]) -> dict[str, list[float]
 def foreseen(
     predictor: TrainedModel, source: Any, *, settings: Data, cache: Path, log: Log, on_bad_rows: OnBadRows = "error"
 ) -> Any:
-    """The steps after the last row of a file, as a table: the time where there is one, and every channel."""
+    """The steps after the last row of a file, as a table: the time if there is one, and every channel."""
     import pyarrow as pa
 
     preprocess = preprocess_of(predictor)
@@ -443,7 +443,7 @@ def foreseen(
 
 
 def next_times(frame: Frame, time: Sequence[str], order: np.ndarray, count: int) -> Any:
-    """The times of the steps to come, numbers or moments as the column has them."""
+    """The times of the next steps, as numbers or dates like those of the column."""
     import pyarrow as pa
 
     if len(time) > 1:
@@ -458,5 +458,5 @@ def next_times(frame: Frame, time: Sequence[str], order: np.ndarray, count: int)
         return pa.array(
             coming.astype(np.int64) if (values == np.round(values)).all() and step == round(step) else coming
         )
-    moments = np.unique(days(column, None)[order])  # steps without a row stand where the one before them does
+    moments = np.unique(days(column, None)[order])  # steps without a row are at the time of the step before them
     return pa.array([str(moment).replace("T", " ") for moment in after(moments, count)])

@@ -1,4 +1,4 @@
-"""Texts with gaps, "The [MASK] sat on the mat.", and what a masked language model puts there."""
+"""Fill-mask: texts with gaps, "The [MASK] sat on the mat.", and a masked language model's predictions for them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from anyformer.safe_files import scratch_folder
 from anyformer.tasks.prepare import lines_of
 from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
-GAPS = ("[MASK]", "<mask>")  # a gap, in whatever way the tokenizer writes it
-CHOICES = 5  # tokens that are named for a gap
-TEXT = "text"  # the column or the entry that holds a text
+GAPS = ("[MASK]", "<mask>")  # accepted mask tokens, beside the tokenizer's own
+CHOICES = 5  # predictions per gap
+TEXT = "text"  # name of the text column or field
 
 
 @dataclass(frozen=True)
 class GapChoice:
-    """A token that may stand in a gap."""
+    """A predicted token for a gap."""
 
     token: str
     probability: float
@@ -37,19 +37,19 @@ class GapChoice:
 
 @dataclass(frozen=True)
 class FilledText:
-    """A text with its gaps filled, and for each gap what may stand there, the likeliest first."""
+    """A text with its gaps filled, and the predictions for each gap, the most probable first."""
 
     text: str
     gaps: list[list[GapChoice]]
 
     def to_json(self) -> dict[str, Any]:
-        """As a server says it."""
+        """The JSON of a server's answer."""
         said = [[{"token": c.token, "probability": round(c.probability, 6)} for c in gap] for gap in self.gaps]
         return {"prediction": self.text, "gaps": said}
 
 
 class GapFiller:
-    """A masked language model with its tokenizer, asked about texts with gaps."""
+    """A masked language model with its tokenizer, for texts with gaps."""
 
     def __init__(self, predictor: TrainedModel) -> None:
         if predictor.tokenizer is None or predictor.tokenizer.mask is None:
@@ -58,12 +58,12 @@ class GapFiller:
         self.before, self.behind = frame_of(self.tokenizer)
         own = self.tokenizer.roles.get("mask", GAPS[0])
         self.pattern = re.compile("|".join(map(re.escape, dict.fromkeys((own, *GAPS)))))
-        # Where words begin with a blank, a gap stands for the blank as well.
+        # If tokens begin with a space, a gap includes the space before it.
         spelled = self.tokenizer.spelling.tokens
         self.takes_blank = any(token is not None and len(token) > 1 and token[:1] == b" " for token in spelled)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text with a mask token for each gap, as the model reads them."""
+        """The model's input ids of a text, with a mask token for each gap."""
         parts = self.parts(text)
         if len(parts) < 2:
             raise UserError("the text has no gap", fix=f"write {GAPS[0]} for a word to be named")
@@ -77,13 +77,13 @@ class GapFiller:
         return ids
 
     def parts(self, text: str) -> list[str]:
-        """What stands between the gaps."""
+        """The text between the gaps."""
         found = self.pattern.split(text)
         return [part.rstrip(" ") for part in found[:-1]] + found[-1:] if self.takes_blank else found
 
     @torch.inference_mode()
     def fill(self, texts: Sequence[str], batch_size: int) -> list[FilledText]:
-        """Each text filled; every gap is filled by itself, as the model was trained to."""
+        """Fill each text; every gap is predicted independently, as in training."""
         rows = [self.encode(text) for text in texts]
         found: list[FilledText] = []
         for start in range(0, len(rows), batch_size):
@@ -97,7 +97,7 @@ class GapFiller:
     def fill_each(
         self, texts: Sequence[str], batch_size: int, on_bad_rows: OnBadRows, log: Log
     ) -> list[FilledText | None]:
-        """The same for texts of which some may have no gap or be too long: those are refused or left out."""
+        """The same for texts some of which have no gap or are too long: those are rejected or skipped."""
         bad: dict[int, UserError] = {}
         for number, text in enumerate(texts):
             try:
@@ -109,7 +109,7 @@ class GapFiller:
         return [None if number in bad else next(good) for number in range(len(texts))]
 
     def name_choices(self, text: str, scores: torch.Tensor) -> FilledText:
-        """The likeliest tokens of each gap, by its logits (gaps, V)."""
+        """The most probable tokens of each gap, by its logits (gaps, V)."""
         top = scores.softmax(-1).topk(min(CHOICES, scores.shape[-1]))
         gaps = [
             [GapChoice(self.spell(token).strip(), share) for token, share in zip(tokens, shares, strict=True)]
@@ -123,7 +123,7 @@ class GapFiller:
         return FilledText(filled, gaps)
 
     def spell(self, token: int) -> str:
-        """What a token writes inside a text."""
+        """The text of a token."""
         spelled = self.tokenizer.spelling.tokens
         bytes_of = spelled[token] if token < len(spelled) else None
         return self.tokenizer.token(token) if bytes_of is None else bytes_of.decode("utf-8", "replace")
@@ -133,7 +133,7 @@ class GapFiller:
 
 
 def read_texts(source: Any) -> list[str]:
-    """Texts of files (a line each, or the text column of a table), of a table, or of a list."""
+    """Texts of files (one per line, or the text column of a table), of a table, or of a list."""
     rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
@@ -146,7 +146,7 @@ def read_texts(source: Any) -> list[str]:
 
 
 def read_files(paths: Sequence[Path]) -> Frame:
-    """Files of plain text, one row a line that is not empty, or tables."""
+    """Text files, one row per non-empty line, or tables."""
     if origin_of(list(paths), "text") == "text":
         lines = text_column(lines_of(list(paths), TEXT, Data().format))
         return table_of({TEXT: [line for line in lines if line.strip()]})
@@ -155,7 +155,7 @@ def read_files(paths: Sequence[Path]) -> Frame:
 
 
 def text_column(frame: Frame) -> list[str]:
-    """The cells of the column of texts: the only one, or the one of that name."""
+    """The cells of the text column: the only one, or the one named `text`."""
     name = frame.names[0] if len(frame.names) == 1 else TEXT
     if name not in frame.names:
         raise UserError("no text column given", where=frame.place(0), fix=f"call it {TEXT}")
@@ -163,7 +163,7 @@ def text_column(frame: Frame) -> list[str]:
 
 
 def text_of(row: Any) -> str:
-    """One row of a list or of a request: a text, bare or as an object with one."""
+    """The text of one row of a list or request: a string, or an object with a text."""
     found = row.get(TEXT) if isinstance(row, Mapping) else row
     if not isinstance(found, str):
         raise UserError(f"a row is {str(row)[:40]!r}", where="rows", fix=f'give a text, bare or as {{"{TEXT}": ...}}')

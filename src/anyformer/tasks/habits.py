@@ -1,4 +1,4 @@
-"""How rows are usually trained when nobody says, by what they consist of, and what a search tries beside it."""
+"""Training defaults for rows by their modalities, and the search space around them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINE_TUNE = TrainingDefaults(
 
 
 def habit_for(parts: Sequence[str], *, start: bool, rows: int | None = None) -> TrainingDefaults:
-    """The habit for `rows` training rows of these parts; `start` is whether there is a model to start from."""
+    """The defaults for `rows` training rows of these parts; `start` is whether there is a model to fine-tune."""
     if start:
         return FINE_TUNE
     alone = only_modality(parts)
@@ -24,14 +24,14 @@ def habit_for(parts: Sequence[str], *, start: bool, rows: int | None = None) -> 
 
 
 class TunedSetting(NamedTuple):
-    """A setting that a search draws: some factors of what the defaults have there, or some values."""
+    """A setting of the search space: factors of its default, or values."""
 
     path: str
     factors: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
 
     def options(self, usual: Any) -> list[Any]:
-        """What may stand there; whole numbers stay whole and above zero.
+        """The candidate values; integers stay integers of at least 1.
 
         >>> TunedSetting("model.stack.depth", factors=(0.5, 1.0, 2.0)).options(3)
         [2, 3, 6]

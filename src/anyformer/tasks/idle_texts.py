@@ -1,7 +1,7 @@
-"""Texts beside columns whose words say nothing of the target that the columns do not say.
+"""Text columns that add no information on the target to the other columns.
 
-A text makes a Transformer read every row token by token, many times as long as a table takes. Where its words add
-nothing, that time is lost, and what is learned by heart of them does harm.
+A text makes a Transformer read every row token by token, many times as long as a table takes. If its words add nothing,
+that time is wasted and memorising them overfits.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from anyformer.data.columns.written import numbers_written
 from anyformer.data.decision import Input
 from anyformer.tasks.target_look import TargetLook
 
-ROWS, FEWEST = 2000, 500  # rows that are looked at, drawn at random, and below which nothing can be said
-COLUMNS = 3  # beside the texts, from which on they may do without them
-ADDS = 0.005  # of the target's variance, from which on words add something
+ROWS, FEWEST = 2000, 500  # rows examined, drawn at random, and the fewest needed for a decision
+COLUMNS = 3  # other columns needed before texts may be dropped
+ADDS = 0.005  # fraction of the target's variance that words must explain to be kept
 FOLDS = 4
-BUCKETS, SHOWN_VALUES, MOST_CLASSES = 4096, 30, 30  # words; values of a category, and classes, that count by themselves
-PENALTIES = (0.03, 0.3, 3.0, 30.0)  # shares of a row's mean square
+BUCKETS, SHOWN_VALUES, MOST_CLASSES = 4096, 30, 30  # hashed words; values and classes with their own column
+PENALTIES = (0.03, 0.3, 3.0, 30.0)  # as fractions of a row's mean square
 WORD = re.compile(r"\w+")
 
 
 def leave_out_idle(seen: TargetLook) -> tuple[list[Input], list[tuple[str, str]]]:
-    """The inputs without texts that add nothing to at least some columns, and why each is left out."""
+    """The inputs without idle texts, if there are enough other columns, and why each text is left out."""
     idle = [column for column in seen.texts if not column.facts.asked]
     beside = [column for column in seen.inputs if column.column.in_table and not column.column.is_text]
     if not idle or len(idle) < len(seen.texts) or len(beside) < COLUMNS or len(beside) + len(idle) < len(seen.inputs):
@@ -48,12 +48,13 @@ def leave_out_idle(seen: TargetLook) -> tuple[list[Input], list[tuple[str, str]]
 
 
 def draw(seen: TargetLook) -> tuple[np.ndarray, np.ndarray]:
-    """Some rows with a known target, and the target (N,K): scaled numbers, or the frequent classes as 0 and 1."""
+    """Sampled rows with a known target, and the target (N,K), centred: ranks of numbers, or frequent classes
+    one-hot."""
     if seen.facts[seen.name].column.is_number and seen.is_numeric and len(seen.values[1]) > 2:
         values = numbers_written(seen.column, seen.number_form(seen.name))
         known = np.flatnonzero(np.isfinite(values))
         rows = np.sort(np.random.default_rng(0).permutation(known)[:ROWS])
-        wanted = np.argsort(np.argsort(values[rows]))[:, None].astype(np.float64)  # a few large ones do not decide
+        wanted = np.argsort(np.argsort(values[rows]))[:, None].astype(np.float64)  # ranks: outliers must not dominate
     else:
         codes, words = seen.values
         known = np.flatnonzero(codes >= 0)
@@ -64,7 +65,7 @@ def draw(seen: TargetLook) -> tuple[np.ndarray, np.ndarray]:
 
 
 def features(seen: TargetLook, columns: Sequence[Input], rows: np.ndarray) -> np.ndarray:
-    """Columns as a linear model reads them: numbers by their ranks, frequent values of categories as 0 and 1."""
+    """Columns as inputs of a linear model: ranks of numbers, frequent values of categories one-hot."""
     frame, made = seen.frame.take(rows), []
     for column in columns:
         if column.column.is_number:
@@ -81,7 +82,7 @@ def features(seen: TargetLook, columns: Sequence[Input], rows: np.ndarray) -> np
 
 
 def bags(seen: TargetLook, columns: Sequence[Input], rows: np.ndarray) -> np.ndarray:
-    """The words and pairs of words of each row, hashed, rare ones for more, each row of length 1."""
+    """Hashed words and bigrams of each row, weighted by inverse document frequency and normalised."""
     frame, found = seen.frame.take(rows), np.zeros((len(rows), BUCKETS))
     for at, cells in enumerate(zip(*(texts(frame.column(column.name)) for column in columns), strict=True)):
         for name, cell in enumerate(cells):
@@ -93,7 +94,7 @@ def bags(seen: TargetLook, columns: Sequence[Input], rows: np.ndarray) -> np.nda
 
 
 def left_over(inputs: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """What a linear model of other rows leaves of each row's target (N,K), by the penalty that leaves least."""
+    """The cross-validated residual (N,K) of a ridge regression on the target, with the best penalty."""
     inputs = inputs - inputs.mean(0)
     products = inputs @ inputs.T
     fold = np.random.default_rng(1).permutation(len(wanted)) % FOLDS

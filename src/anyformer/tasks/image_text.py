@@ -1,4 +1,4 @@
-"""Images and text that explain each other, without labels: the pretraining of VisualBERT and UNITER, from pixels."""
+"""Image-text pretraining without labels, on pixels: the objectives of VisualBERT and UNITER."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ImageTextTask(RowTask):
-    """A model that reads an image beside a text; `--from` then starts a classifier of both with what it has learned."""
+    """A model that reads an image and a text together; `--from` then fine-tunes a classifier of both from it."""
 
     name = "image-text"
     title = "image and text model"
@@ -57,7 +57,7 @@ class ImageTextTask(RowTask):
     # ------------------------------------------------------------ data
 
     def default_data(self, network: Network | None) -> Data:
-        """Images as they are but for a shift, since a text may name colours and sides; a tokenizer with a mask."""
+        """Images augmented by shifts only, since a text may name colours and sides; a tokenizer with a mask token."""
         return Data(images=ImageSettings(flip=False, randaugment=0), tokenizer=TokenizerSettings(kind="wordpiece"))
 
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
@@ -84,7 +84,7 @@ class ImageTextTask(RowTask):
         return Decision(self, (), inputs, dropped=tuple((name, self.unread) for name in others))
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        """A row needs both sides: each explains the other."""
+        """A row needs both an image and a text."""
         return [(f"no {column.column.noun.split()[-1]}", empty(frame, column.name)) for column in decision.inputs]
 
     def fit_target(
@@ -137,7 +137,7 @@ class ImageTextTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """The loss of each row by what it is asked; with `decode` also how well each image fits its own text."""
+        """The loss of each row by its objective; with `decode` also how well each image matches its own text."""
         assert isinstance(examples, RowExamples) and isinstance(evaluator.objective, ImageText)
         device = next(model.parameters()).device
         found: dict[str, list[np.ndarray]] = {}
@@ -175,7 +175,7 @@ class ImageTextTask(RowTask):
     # ------------------------------------------------------------ baselines
 
     def truth(self, examples: Examples) -> Any:
-        """How often each token is in the training texts."""
+        """The frequency of each token in the training texts."""
         assert isinstance(examples, RowExamples)
         return np.bincount(examples.padded("tokens", examples.rows, examples.pad)[0].numpy().ravel())
 
@@ -185,7 +185,7 @@ class ImageTextTask(RowTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """What each question costs who sees nothing: words by frequency, patches by their mean, pairs by a coin."""
+        """The loss without any input: words by frequency, patches by their mean, matches at chance."""
         values = answers.truth
         counts = np.asarray(truth, np.float64) + 1
         tokens = answers.examples.padded("tokens", answers.examples.rows, answers.examples.pad)[0].numpy()
@@ -212,12 +212,12 @@ class ImageTextTask(RowTask):
         return {}
 
     def predictions(self, answers: Answers) -> list[Any]:
-        """The probability that an image and its text belong together."""
+        """The probability that an image and its text match."""
         return [round(float(share), 6) for share in answers.predicted]
 
 
 def read_patches(embed: Embed) -> Embed:
-    """Words beside an image in patches, which can be hidden, instead of the regions that VisualBERT reads."""
+    """Embed words and image patches, which can be masked, instead of the regions that VisualBERT reads."""
     parts = parts_of(embed)
     words = next((part for part in parts if isinstance(part, Tokens)), None)
     if words is None or any(isinstance(part, Patches) for part in parts):
@@ -227,13 +227,13 @@ def read_patches(embed: Embed) -> Embed:
 
 
 def patches_of(embed: Any) -> Patches | None:
-    """The part of a joint embedding that reads an image in patches."""
+    """The patch embedding of a joint embedding."""
     parts = embed.parts if isinstance(embed, Joint) else ()
     return next((part for part in parts if isinstance(part, Patches)), None)
 
 
 def shares_of(values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The mean loss of each question over the rows that were asked it, and how many pairs were told right."""
+    """The mean loss of each objective over its rows, and the matching accuracy."""
     match, patches = values["asks_match"] > 0, values["asks_patches"] > 0
     groups = {"words": ~match & ~patches, "patches": patches, "match": match}
     found = {f"{name}_loss": float(values[name][rows].mean()) for name, rows in groups.items() if rows.any()}

@@ -1,4 +1,4 @@
-"""The tasks that there are: every one that has been imported, here or in a module of your own."""
+"""The registered tasks: every one that has been imported, here or in a module of your own."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def all_tasks() -> list[Task]:
 
 
 def subclasses(kind: type[Task]) -> list[type[Task]]:
-    """All classes below one, each before its own subclasses."""
+    """All subclasses of a class, each before its own subclasses."""
     found: list[type[Task]] = []
     for each in kind.__subclasses__():
         found += [each, *subclasses(each)]
-    return list(dict.fromkeys(found))  # one that stands below two others comes once
+    return list(dict.fromkeys(found))  # a class with two bases is listed once
 
 
 def title_of(name: str) -> str:
-    """A task's name for people; one that nobody knows any more goes by its own."""
+    """A task's title; an unknown task is called by its name."""
     return next((task.title for task in all_tasks() if task.name == name), name)
 
 
 def find(name: str) -> Task:
-    """The task of that name, its own or another that it goes by."""
+    """The task of that name or alias."""
     for task in all_tasks():
         if name == task.name or name in task.other_names:
             return task

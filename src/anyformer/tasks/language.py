@@ -38,15 +38,15 @@ from anyformer.tasks.running_text import RunningTextTask
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor sees before the text it is evaluated on
+MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor reads before the evaluated text
 MOST_EVALUATED = 4 * 2**20
-XZ_SPEED = 10**6  # characters of training text a second that a compressor surely packs twice
-MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for it
-SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of the validation text it goes on from
+XZ_SPEED = 10**6  # characters of training text per second that any machine compresses twice
+MOST_TOKENS = 4 * 10**6  # tokens decoded again for the compressor
+SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of its prompt from the validation text
 
 
 class LanguageTask(RunningTextTask):
-    """A decoder that writes on from a prompt."""
+    """A decoder that continues a prompt."""
 
     name = "lm"
     other_names = ("causal",)
@@ -109,7 +109,7 @@ class LanguageTask(RunningTextTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Summed nats over the windows; the very first token, which nothing comes before, is not a target."""
+        """Summed negative log-likelihood over the windows; the very first token has no context and is not a target."""
         assert isinstance(examples, Windows)
         nats, tokens, losses = evaluator.sum_tokens(model, examples, rows)
         whole = len(rows) == len(examples)
@@ -135,7 +135,7 @@ class LanguageTask(RunningTextTask):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """What xz needs for the test text when it has just seen the training text: a compressor is a language model."""
+        """The size of the test text compressed by xz after the training text: a compressor is a language model."""
         import lzma
 
         if train.texts is None or test.texts is None:
@@ -156,7 +156,7 @@ class LanguageTask(RunningTextTask):
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
     ) -> tuple[str, dict[str, float]]:
-        """With the whole training text, or as much of its end as there is time for."""
+        """With the whole training text, or as much of its end as the time allows."""
         if seconds is None or train.texts is None:
             return self.strong_baseline(truth, answers, train, test)
         text, most = "\n".join(train.texts), max(1, int(seconds * XZ_SPEED))
@@ -167,7 +167,7 @@ class LanguageTask(RunningTextTask):
 
 
 def ends_of(data: Prepared) -> dict[str, Any] | None:
-    """The tokens that end and fill up a text, as `generate` wants them."""
+    """The eos and padding tokens for `generate`."""
     if data.tokenizer is None:
         return None
     known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
@@ -175,7 +175,7 @@ def ends_of(data: Prepared) -> dict[str, Any] | None:
 
 
 def continue_text(model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-    """How the model goes on from the beginning of the validation text."""
+    """The model's continuation of the beginning of the validation text."""
     valid, tokenizer = data.valid, data.tokenizer
     if not isinstance(valid, Windows) or tokenizer is None:
         return None

@@ -1,4 +1,4 @@
-"""Masked language model: words are hidden, and an encoder names them (BERT, RoBERTa, ALBERT)."""
+"""Masked language modelling: tokens are masked, and an encoder predicts them (BERT, RoBERTa, ALBERT)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from anyformer.tasks.pretraining import EncoderPretraining
 from anyformer.tasks.trained_model import TrainedModel
 
 logger = logging.getLogger("anyformer")
-SEGMENTS = 2  # the first text and the second
+SEGMENTS = 2  # token types: the first text and the second
 SAMPLE = 100  # tokens of a sample
 
 
 class MaskedTask(EncoderPretraining):
-    """An encoder that fills gaps."""
+    """An encoder that predicts masked tokens."""
 
     name = "masked"
     other_names = ("mlm",)
@@ -46,7 +46,7 @@ class MaskedTask(EncoderPretraining):
     # ------------------------------------------------------------ the model and its training
 
     def extend_network(self, spec: Network, name: str, objective: Objective) -> Network:
-        """With pairs, a head that tells them apart and an embedding that tells the two texts apart."""
+        """With text pairs, add a head for the pair task and an embedding of token types."""
         if not isinstance(objective, Masked) or objective.pairs == "none":
             return spec
         if not isinstance(spec, Model) or not isinstance(spec.embed, Tokens) or not isinstance(spec.head, LM):
@@ -56,7 +56,7 @@ class MaskedTask(EncoderPretraining):
 
     @torch.no_grad()
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-        """The beginning of the validation text with gaps, and what the model puts there."""
+        """The beginning of the validation text with masks, and with the model's predictions in their place."""
         valid, tokenizer = data.valid, data.tokenizer
         if not isinstance(valid, Blocks) or tokenizer is None:
             return None
@@ -73,7 +73,7 @@ class MaskedTask(EncoderPretraining):
     # ------------------------------------------------------------ evaluation
 
     def count_right(self, out: Any, batch: Batch) -> dict[str, tuple[int, int]]:
-        """Words, and pairs where those are asked for."""
+        """Masked tokens, and text pairs if they are used."""
         found = super().count_right(out, batch)
         if batch.pair is not None:
             found["pair_accuracy"] = int((out.pooled.argmax(-1) == batch.pair).sum()), len(batch)
@@ -98,7 +98,7 @@ class MaskedTask(EncoderPretraining):
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
-        """A row a text: filled, with the best token of each gap and how likely it is."""
+        """One row per text: filled, with the best token of each gap and its probability."""
         import pyarrow as pa
 
         texts = read_texts(list(files))

@@ -1,4 +1,4 @@
-"""MASS-style: tokens are masked, and an encoder-decoder writes the whole text."""
+"""MASS-style pretraining: tokens are masked, and an encoder-decoder restores the whole text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anyformer.tasks.seq2seq_pretraining import Seq2SeqPretraining
 
 
 class MassTask(Seq2SeqPretraining):
-    """An encoder-decoder that restores text."""
+    """An encoder-decoder that restores masked text."""
 
     name = "mass"
     title = "masked sequence to sequence"

@@ -1,4 +1,4 @@
-"""Networks for data: a preset with the vocabulary, lengths, columns and pixels that the data dictates."""
+"""Networks fitted to data: a preset with vocabulary, lengths, columns and pixels as the data requires."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from anyformer.tasks.row_task import RowTask
 
 
-# Fitted n-grams have no optimizer's memory beside them, so that there is room for few to share a bucket. Many classes
-# have fewer buckets; below the fewest most n-grams share theirs, and steps that learn short rows do better.
+# Fitted n-grams need no optimizer state, so there is memory for many buckets with few collisions. With many classes
+# there are fewer buckets; below the minimum most n-grams collide, and gradient steps on short rows do better.
 MOST_BUCKETS, LEAST_BUCKETS, MOST_WEIGHTS = 2**20, 2**13, 2**23
-FEW_TEXTS = 20_000  # training rows below which a text has the preset of a CPU on a GPU too
+FEW_TEXTS = 20_000  # training rows below which texts get the CPU preset on a GPU too
 
 
 def preset_for_parts(parts: Sequence[str], *, gpu: bool, rows: int | None = None) -> str:
-    """The preset for `rows` training rows of these parts when none is named."""
+    """The default preset for `rows` training rows of these parts."""
     alone = only_modality(parts)
     own = "" if alone is None else alone.preset_for(rows, gpu=gpu)
     return own or f"encoder-{size_for(gpu)}"
 
 
 def preset_for_rows(sizes: Sizes, *, gpu: bool) -> str:
-    """The preset for rows with one answer each: of few texts the smaller one learns as much and overfits less."""
+    """The default preset for rows with one target each: on few texts the smaller one is as good and overfits less."""
     is_text = any(issubclass(Tokens, modality_named(part).embeds) for part in sizes.parts)
     few = sizes.rows is not None and sizes.rows < FEW_TEXTS
     return preset_for_parts(sizes.parts, gpu=gpu and not (is_text and few), rows=sizes.rows)
@@ -49,7 +49,7 @@ def size_for(gpu: bool) -> str:
 
 
 def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Network:
-    """A spec for rows: an embedding of their parts, the stack as it is, and the head of the task."""
+    """A spec for rows: an embedding of their parts, the stack unchanged, and the task's head."""
     if isinstance(spec, Streams):
         return two_streams(spec, name, sizes)
     made = require_model(spec, name, task, sizes)
@@ -65,7 +65,7 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
 
 
 def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) -> Seq2Seq:
-    """A spec that reads a text or an image and writes a text, for this vocabulary; `instead` is a preset that does."""
+    """A spec from a text or an image to a text with this vocabulary; `instead` names a suitable preset."""
     if not isinstance(spec, Seq2Seq):
         raise unfit(name, "has no encoder and decoder: one reads, the other writes a text", instead)
     source, target = spec.encoder.embed, spec.decoder.embed
@@ -73,7 +73,7 @@ def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) ->
         raise unfit(name, "does not read words", instead)
     if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, ConvStem | Patches | Maps):
         raise unfit(name, "does not read images", instead)
-    # What is written stands behind a start token, which takes a position; BART has as many on both sides.
+    # The decoder's input begins with a start token, which takes a position; BART has equally many on both sides.
     sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
     if isinstance(source, Tokens) and sizes.image is None:
         read: Embed = embed_tokens(source, sizes)
@@ -87,7 +87,7 @@ def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) ->
 
 
 def adapt_encoder_decoder(fitted: Network, trained: Network, sizes: Sizes) -> Seq2Seq:
-    """A trained encoder-decoder as it is, with a head where it had none; images have the size of the data."""
+    """A pretrained encoder-decoder unchanged, with a head if it had none; images have the size of the data."""
     assert isinstance(fitted, Seq2Seq) and isinstance(trained, Seq2Seq)
     if sizes.image is None:
         return trained.replace(head=trained.head or fitted.head)
@@ -96,9 +96,9 @@ def adapt_encoder_decoder(fitted: Network, trained: Network, sizes: Sizes) -> Se
 
 
 def keep_trained_embedding(fitted: Embed, trained: Embed) -> Embed:
-    """The embedding for the data with what a trained one has for it: its words and positions, and how it joins parts.
+    """The embedding for the data with the pretrained token table, positions and way of joining parts.
 
-    Images and tables keep the form that the data asks for; their weights go on where they have the same shape.
+    Images and tables keep the form that the data requires; weights of the same shape are loaded.
     """
     own = next((part for part in parts_of(trained) if isinstance(part, Tokens)), None)
     if own is None:
@@ -108,12 +108,12 @@ def keep_trained_embedding(fitted: Embed, trained: Embed) -> Embed:
         return trained.replace(parts=parts) if isinstance(trained, Joint) else fitted.replace(parts=parts)
     (alone,) = parts
     if isinstance(trained, Joint) and isinstance(alone, Tokens) and trained.norm is not None and alone.norm is None:
-        return alone.replace(norm=trained.norm, dropout=trained.dropout)  # that of all parts is now its own
+        return alone.replace(norm=trained.norm, dropout=trained.dropout)  # the norm after joining becomes its own
     return alone
 
 
 def keep_words(fitted: Tokens, own: Tokens) -> Tokens:
-    """The trained table and positions, for data whose tokens it must hold."""
+    """The pretrained token table and positions, checked to hold the data's vocabulary."""
     if own.vocab < fitted.vocab:
         what = f"the tokenizer has {fitted.vocab:,} tokens, the trained table {own.vocab:,} rows"
         raise UserError(what, where="--from", fix="give the model's own tokenizer: --set data.tokenizer.folder=FOLDER")
@@ -121,7 +121,7 @@ def keep_words(fitted: Tokens, own: Tokens) -> Tokens:
 
 
 def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
-    """The spec, which must be one stack between an embedding and a head; of an ELECTRA that is its discriminator."""
+    """The spec, which must be one stack between an embedding and a head; of an ELECTRA, its discriminator."""
     if isinstance(spec, Electra):
         return spec.discriminator
     if isinstance(spec, Model):
@@ -135,7 +135,7 @@ def unfit(name: str, why: str, instead: str) -> UnfitNetwork:
 
 
 def two_streams(spec: Streams, name: str, sizes: Sizes) -> Streams:
-    """Each part of the data in its own stream, the answer from both."""
+    """Each part of the data in its own stream, one prediction from both."""
     read = [modality_reading(side.embed) for side in (spec.first, spec.second)]
     reads = ["nothing known" if modality is None else modality.name for modality in read]
     if sizes.parts != reads:
@@ -149,7 +149,7 @@ def two_streams(spec: Streams, name: str, sizes: Sizes) -> Streams:
 
 
 def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
-    """What takes in the data's parts; several of them become one sequence."""
+    """The embedding of the data's parts; several of them become one sequence."""
     if is_own(spec.embed, sizes):
         return spec.embed.fit_data(sizes)
     made: list[Embed] = []
@@ -163,18 +163,18 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
 
 
 def parts_of(embed: Embed) -> tuple[Embed, ...]:
-    """The embeddings whose tokens make one sequence."""
+    """The embeddings whose tokens are concatenated to one sequence."""
     return embed.parts if isinstance(embed, Joint) else (embed,)
 
 
 def is_own(embed: Embed, sizes: Sizes) -> bool:
-    """Whether an embedding is the user's own, and of a kind that no modality of the data knows how to fit."""
+    """Whether an embedding is user-defined, of a kind that no modality of the data can fit."""
     known = any(isinstance(embed, modality_named(part).embeds) for part in sizes.parts)
     return comes_from_outside(type(embed)) and not known
 
 
 def pooling(spec: Model, embed: Embed) -> str:
-    """How the rows of a model become one vector each: as its own head does, else as its tokens suggest."""
+    """The pooling of a row to one vector: that of the model's own head, else as its embedding suggests."""
     own = spec.head
     led = isinstance(embed, Table | Patches | Maps | Frames) and embed.cls
     how = own.pool if isinstance(own, Pooled | Regress) else "first" if led else "last" if spec.stack.causal else "mean"
@@ -182,7 +182,7 @@ def pooling(spec: Model, embed: Embed) -> str:
 
 
 def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes, *, fitted: bool) -> Head:
-    """A head with n-grams beside it in the style of a preset's own, where rows have one answer and a text."""
+    """A wide-and-deep head in the preset's style, with n-grams beside `deep`, if rows have one target and a text."""
     has_logits = isinstance(deep, Regress) or (isinstance(deep, Pooled) and deep.classes is not None)
     if embed.vocabulary is None or not has_logits:
         return deep
@@ -194,19 +194,19 @@ def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes, *, fitted: b
 
 
 def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:
-    """Settings of a pooled head in the style of the preset's own, where it has one."""
+    """Settings of a pooled head taken from the preset's own, if it has one."""
     if not isinstance(own, Pooled | Regress):
         return {"pool": pool}
     return {"pool": pool, "norm": own.norm, "dense": bool(own.dense), "act": own.act, "dropout": own.dropout}
 
 
 def compares_texts(spec: Network) -> bool:
-    """Whether a network compares the two texts of a row, whatever its tokenizer says of token types."""
+    """Whether a network compares the two texts of a row, whether or not its tokenizer has token types."""
     return isinstance(spec, Model) and isinstance(spec.head, WideAndDeep) and spec.head.pair
 
 
 def longest(spec: Network) -> int | None:
-    """The longest text a network can place, or None for any; of a pair both sides must hold their text."""
+    """The longest text that a network has positions for, or None for any; of a pair, both sides must hold it."""
     if isinstance(spec, Streams):
         return spec.first.embed.limit
     if isinstance(spec, Seq2Seq):
@@ -218,7 +218,7 @@ def longest(spec: Network) -> int | None:
 
 
 def reads_words(spec: Network) -> bool:
-    """Whether a network has a table of tokens, for the text that it reads or writes."""
+    """Whether a network has a token embedding, for the text that it reads or generates."""
     if isinstance(spec, Seq2Seq | Streams):
         sides = (spec.encoder, spec.decoder) if isinstance(spec, Seq2Seq) else (spec.first, spec.second)
         return any(reads_words(side) for side in sides)

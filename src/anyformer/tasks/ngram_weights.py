@@ -1,7 +1,7 @@
-"""Weights of a head's n-grams by a regression on the training rows, before the first step.
+"""Weights of a head's n-grams, fitted by regression on the training rows before the first step.
 
-A linear model of rare features has one best answer, which steps of an optimizer made for networks miss: they fit rare
-n-grams that a penalty would hold down. So it is found as simple learners find it, and a training begins where they end.
+A linear model of rare features has one optimum, which gradient steps tuned for networks miss: they overfit rare n-grams
+that a penalty would shrink. So it is solved like any regularised regression, and training starts from there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anyformer.heads import WideAndDeep
 from anyformer.log import Log
 from anyformer.slots import Network
 
-AT_ONCE = 512  # rows whose n-grams are made together
-MOST_ENTRIES = 8_000_000  # n-grams of all rows together; beyond them rows are left out, drawn at random
-STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)  # 1 / penalty, as logistic regressions are usually given it
-USUAL = 5.0  # where no validation rows choose
+AT_ONCE = 512  # rows whose n-grams are computed together
+MOST_ENTRIES = 8_000_000  # limit of n-grams of all rows together; beyond it rows are left out at random
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)  # 1 / penalty, as usual for logistic regression
+USUAL = 5.0  # without validation rows to choose by
 ROUNDS = 60
 MANY_WEIGHTS = 2**22
 Losses = Callable[[Tensor, Tensor], Tensor]  # logits (N,outputs) and targets to the loss of each row (N,)
@@ -34,7 +34,7 @@ Losses = Callable[[Tensor, Tensor], Tensor]  # logits (N,outputs) and targets to
 
 @dataclass(frozen=True)
 class NGramRows:
-    """The n-grams of some rows, one row behind the other: buckets, their shares, where each row begins; the targets."""
+    """The n-grams of some rows, concatenated: buckets, their weights, the offset of each row; and the targets."""
 
     buckets: Tensor
     shares: Tensor
@@ -45,7 +45,7 @@ class NGramRows:
         return len(self.begins)
 
     def logits(self, weight: Tensor, bias: Tensor) -> Tensor:
-        """A linear model of them, (N,outputs)."""
+        """Logits (N,outputs) of a linear model on them."""
         summed = F.embedding_bag(self.buckets, weight, self.begins, mode="sum", per_sample_weights=self.shares)
         return summed + bias
 
@@ -53,18 +53,18 @@ class NGramRows:
 def fit_n_grams(
     spec: Network, data: Prepared, losses: Losses, counted: Callable[[Tensor], Tensor], log: Log
 ) -> dict[str, Tensor]:
-    """Weights of the n-grams, and of the layer beside them so that it says nothing at first; none where they learn by
-    steps. `losses` are convex in the logits; `counted` says which targets are known."""
+    """Weights of the n-grams, and zeros for the output layer beside them; empty if the n-grams are trained by gradient
+    steps. `losses` are convex in the logits; `counted` masks the known targets."""
     if not isinstance(spec, Model) or not isinstance(spec.head, WideAndDeep) or not spec.head.fitted:
         return {}
     head = spec.head
     parts = spec.embed.parts if isinstance(spec.embed, Joint) else (spec.embed,)
-    place = next(at for at, part in enumerate(parts) if isinstance(part, Tokens))  # of the text among the inputs
+    place = next(at for at, part in enumerate(parts) if isinstance(part, Tokens))  # index of the text among the inputs
     train = gather_rows(head, data.train, counted, place)
     if not len(train) or head.outputs is None:
         return {}
     valid = gather_rows(head, data.valid, counted, place) if data.valid is not None else None
-    kept = torch.unique(train.buckets)  # most buckets are empty: only the others are solved for
+    kept = torch.unique(train.buckets)  # most buckets are empty: only the others are fitted
     train, valid = narrow(train, kept), None if valid is None else narrow(valid, kept)
     rarity = inverse_frequency(train, len(kept))
     found = search(
@@ -84,9 +84,9 @@ def fit_n_grams(
 def gather_rows(
     head: WideAndDeep, examples: Examples, counted: Callable[[Tensor], Tensor], place: int = 0
 ) -> NGramRows:
-    """The n-grams of rows with a known answer, as the head makes them; of all rows, unless they are very many. `place`
-    is that of the text among the inputs."""
-    numbers = np.random.default_rng(0).permutation(len(examples))  # a file may be sorted by its classes
+    """The n-grams of rows with a known target, as the head computes them; of all rows, up to a limit. `place` is the
+    position of the text among the inputs."""
+    numbers = np.random.default_rng(0).permutation(len(examples))  # a file may be sorted by class
     buckets, shares, counts, targets, entries = [], [], [], [], 0
     for start in range(0, len(numbers), AT_ONCE):
         if entries > MOST_ENTRIES:
@@ -112,13 +112,14 @@ def gather_rows(
 
 
 def narrow(rows: NGramRows, kept: Tensor) -> NGramRows:
-    """The rows with buckets numbered by their place among `kept`; others, which no weight is known of, are the last."""
+    """The rows with buckets renumbered by their index in `kept`; all others become the last."""
     place = torch.searchsorted(kept, rows.buckets).clamp(max=len(kept) - 1)
     return replace(rows, buckets=torch.where(kept[place] == rows.buckets, place, len(kept)))
 
 
 def inverse_frequency(rows: NGramRows, buckets: int) -> Tensor:
-    """How rare each bucket is, as in TF-IDF (buckets + 1,); the last one, of what is not known, counts nothing."""
+    """The inverse document frequency of each bucket, as in TF-IDF (buckets + 1,); 0 for the last, of unknown
+    n-grams."""
     among = torch.bincount(rows.buckets, minlength=buckets + 1)
     rarity = torch.log((1 + len(rows)) / (1 + among)) + 1
     rarity[-1] = 0.0
@@ -126,7 +127,7 @@ def inverse_frequency(rows: NGramRows, buckets: int) -> Tensor:
 
 
 def weigh(rows: NGramRows, factors: Tensor) -> NGramRows:
-    """The rows with each bucket counted by its factor, and the buckets of a row together of length 1 again."""
+    """The rows with each bucket scaled by its factor, and each row normalised again."""
     shares = rows.shares * factors[rows.buckets]
     ends = torch.cat([rows.begins[1:], torch.tensor([len(shares)])])
     row = torch.repeat_interleave(torch.arange(len(rows)), ends - rows.begins)
@@ -144,7 +145,7 @@ class Fitted:
 
 
 def search(train: NGramRows, valid: NGramRows | None, buckets: int, outputs: int, losses: Losses) -> Fitted:
-    """The model with the penalty that the validation rows like best, each begun where the stricter one ended."""
+    """The model with the best penalty on the validation rows; each fit is warm-started from the stricter one."""
     found = Fitted(torch.zeros(buckets + 1, outputs), torch.zeros(outputs), USUAL)
     if valid is None or not len(valid):
         return solve(train, found, losses)
@@ -159,9 +160,9 @@ def search(train: NGramRows, valid: NGramRows | None, buckets: int, outputs: int
 
 
 def solve(rows: NGramRows, start: Fitted, losses: Losses) -> Fitted:
-    """The weights with the lowest mean loss and penalty."""
+    """Minimise mean loss plus penalty."""
     weight, bias = start.weight.clone().requires_grad_(), start.bias.clone().requires_grad_()
-    history = 10 if weight.numel() <= MANY_WEIGHTS else 5  # each is two more copies of all weights
+    history = 10 if weight.numel() <= MANY_WEIGHTS else 5  # each entry is two more copies of all weights
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=ROUNDS, history_size=history, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

@@ -1,4 +1,4 @@
-"""Masked image modelling: patches of images are hidden, a vision model rebuilds them (SimMIM, BEiT, MAE). No labels."""
+"""Masked image modelling: a vision model reconstructs masked patches (SimMIM, BEiT, MAE), without labels."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-SHOWN = 8  # images of a picture: each as it is, with what is hidden, and rebuilt
-COMPONENTS, MOST_ROWS = 64, 2000  # of the baseline: principal components, and training images they are found in
+SHOWN = 8  # images of a picture: each original, masked, and reconstructed
+COMPONENTS, MOST_ROWS = 64, 2000  # baseline: principal components, and training images that they are fitted to
 
 
 class PatchesTask(RowTask):
-    """A vision model that rebuilds hidden patches; `--from` then starts a classifier with what it has learned."""
+    """A vision model that reconstructs masked patches; `--from` then fine-tunes a classifier from it."""
 
     name = "patches"
     title = "masked image model"
@@ -71,11 +71,11 @@ class PatchesTask(RowTask):
     # ------------------------------------------------------------ data
 
     def default_data(self, network: Network | None) -> Data:
-        """Images shifted and flipped only: other colours than the world's would be what is learned."""
+        """Augmentation by shifts and flips only: the model should learn the true colours."""
         return Data(images=ImageSettings(randaugment=0))
 
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
-        """Labels of class folders are left aside."""
+        """The labels of class folders are ignored."""
         return Match("one", "labels are not looked at") if asked and seen.images else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
@@ -132,7 +132,7 @@ class PatchesTask(RowTask):
         return TrainingDefaults(epochs=100, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=256, gpu_lr=1e-3)
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> bytes | None:
-        """Held-out images: each as it is, with what is hidden in grey, and rebuilt."""
+        """Held-out images: each original, with masked patches in grey, and reconstructed."""
         held = data.valid if data.valid is not None else data.train
         assert isinstance(held, RowExamples)
         return png_file(show_rebuilt(model, held, np.arange(min(SHOWN, len(held)))))
@@ -145,7 +145,7 @@ class PatchesTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """The error of each image: the mean over its hidden patches."""
+        """The error of each image: the mean over its masked patches."""
         assert isinstance(examples, RowExamples) and isinstance(evaluator.objective, MaskedPatches)
         losses, order = [], []
         for batch, out in evaluator.passes(model, examples, rows):
@@ -169,14 +169,14 @@ class PatchesTask(RowTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """Nothing but the mean of what is asked for, which is zero."""
+        """Predict the mean of the targets, which is zero."""
         errors = [patch_errors(torch.zeros_like(batch.targets), batch.targets) for batch in answers.truth.batches()]
         return "a patch of its own mean", self.metrics(score_errors(self.name, errors, answers.truth))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """The training images' principal components, fitted to what is seen of an image."""
+        """The principal components of the training images, fitted to the visible patches."""
         if train.images is None or len(train.images) < 2:
             return "no training images", {}
         some = train.images[sample_rows(len(train.images), MOST_ROWS, seed)]
@@ -190,7 +190,7 @@ class PatchesTask(RowTask):
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
     ) -> tuple[str, dict[str, float]]:
-        """It takes a sample of the images by itself."""
+        """It samples the training images itself."""
         return self.strong_baseline(truth, answers, train, test)
 
     # ------------------------------------------------------------ the report and new images
@@ -202,18 +202,18 @@ class PatchesTask(RowTask):
         return {}
 
     def predictions(self, answers: Answers) -> list[Any]:
-        """How badly each image is rebuilt: high for images unlike those trained on."""
+        """The reconstruction error of each image: high for images unlike the training data."""
         return [round(float(error), 6) for error in answers.predicted]
 
     def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
-        """The first images: each as it is, with what is hidden, and rebuilt."""
+        """The first images: each original, masked, and reconstructed."""
         with scratch_folder() as cache:
             examples = new_images(predictor, files, cache)
             return png_file(show_rebuilt(predictor.model, examples, examples.rows))
 
 
 def new_images(predictor: TrainedModel, files: Sequence[Path], cache: Path) -> RowExamples:
-    """The first images of some files or folders, as many as are shown."""
+    """The first images of some files or folders, as many as a picture shows."""
     from anyformer.tasks.prepare import read_new_rows
 
     preprocess = preprocess_of(predictor)
@@ -227,7 +227,7 @@ def new_images(predictor: TrainedModel, files: Sequence[Path], cache: Path) -> R
 
 @dataclass(frozen=True)
 class HiddenImages:
-    """Images with a part of each hidden, as evaluation hides it: what baselines and pictures are made from."""
+    """Images with masked patches, as in evaluation, for baselines and pictures."""
 
     examples: RowExamples
     rows: np.ndarray
@@ -247,12 +247,12 @@ class HiddenImages:
         return self.examples.images or ImageSteps(scale=None, mean=None)
 
     def normalised(self, images: np.ndarray) -> Tensor:
-        """Raw images (N,H,W,C) as a model sees them, (N,C,H,W)."""
+        """Raw images (N,H,W,C) normalised as model inputs, (N,C,H,W)."""
         return torch.from_numpy(normalise(np.moveaxis(images, -1, 1), self.steps))
 
 
 def score_errors(task: str, errors: list[Tensor], truth: HiddenImages) -> Answers:
-    """Errors (B,N) of batches as answers: the mean over the hidden patches of each image."""
+    """Patch errors (B,N) of batches as answers: the mean over the masked patches of each image."""
     hidden = torch.cat([~torch.isnan(batch.targets[..., 0]) for batch in truth.batches()])
     rows = (torch.cat(errors).sum(1) / hidden.sum(1)).double().numpy()
     return Answers(task, truth, rows, losses=rows)
@@ -260,7 +260,7 @@ def score_errors(task: str, errors: list[Tensor], truth: HiddenImages) -> Answer
 
 @dataclass(frozen=True)
 class Components:
-    """Principal components of images: their mean (P,), the axes (K,P) each as long as its deviation, and the noise."""
+    """Principal components of images: mean (P,), axes (K,P) scaled by their standard deviation, and noise."""
 
     mean: Tensor
     axes: Tensor
@@ -268,7 +268,7 @@ class Components:
 
     @classmethod
     def fit(cls, images: Tensor) -> Components:
-        """Of images (N,C,H,W)."""
+        """Fit to images (N,C,H,W)."""
         flat = images.flatten(1).double()
         mean = flat.mean(0)
         _, values, axes = torch.linalg.svd(flat - mean, full_matrices=False)
@@ -278,27 +278,27 @@ class Components:
         return cls(mean, variances[:kept].sqrt()[:, None] * axes[:kept], max(left, 1e-6))
 
     def rebuild(self, batch: Batch, objective: MaskedPatches) -> Tensor:
-        """What is asked for of every patch (B,N,values): the likeliest image given the patches that are seen."""
+        """Reconstruct every patch (B,N,values): the most likely image given the visible patches."""
         pixels, hidden = batch.inputs
         seen = ~spread(hidden, pixels.shape[2:], objective.cell).expand_as(pixels).flatten(1)
         found = []
         for image, there in zip(pixels.flatten(1).double(), seen, strict=True):
-            axes = self.axes[:, there]  # (K, pixels that are seen)
+            axes = self.axes[:, there]  # (K, visible pixels)
             scores = torch.linalg.solve(
                 axes @ axes.T + self.noise * torch.eye(len(axes), dtype=axes.dtype), axes @ (image - self.mean)[there]
             )
             found.append(self.mean + scores @ self.axes)
         rebuilt = objective.targets(torch.stack(found).reshape(pixels.shape).float())
         asked = ~torch.isnan(batch.targets)
-        # Of two normalised patches that agree by a correlation r, r times the one is nearest to the other. The
-        # correlation is that with the truth, in the baseline's favour.
+        # For normalised patches with correlation r, the best prediction is r times the reconstruction. The correlation
+        # is taken with the targets, in the baseline's favour.
         share = (rebuilt[asked] * batch.targets[asked]).mean().clamp(0, 1) if objective.normalise else 1.0
         return rebuilt * share
 
 
 @torch.no_grad()
 def show_rebuilt(model: Any, examples: RowExamples, chosen: np.ndarray) -> np.ndarray:
-    """A picture of three rows: images as they are, with what is hidden in grey, and with those patches rebuilt."""
+    """A picture of three rows of images: originals, with masked patches in grey, and reconstructed."""
     objective, device = MaskedPatches(patch=model.spec.embed.cell), next(model.parameters()).device
     images = HiddenImages(examples, chosen, objective)
     (batch,) = images.batches(len(images))
@@ -307,7 +307,7 @@ def show_rebuilt(model: Any, examples: RowExamples, chosen: np.ndarray) -> np.nd
     rebuilt = model.eval()(*batch.to(device).inputs).logits.float().cpu()
     model.train(was_training)
     patches, hidden = cut(pixels, objective.cell), batch.inputs[1][..., None]
-    if objective.normalise:  # the mean and deviation of a patch were not asked for: its own are given back
+    if objective.normalise:  # the model does not predict a patch's mean and deviation: use the true ones
         mean, variance = patches.mean(-1, keepdim=True), patches.var(-1, keepdim=True, unbiased=False)
         rebuilt = rebuilt * (variance + FLAT).sqrt() + mean
     grid = (pixels.shape[2] // objective.cell[0], pixels.shape[3] // objective.cell[1])
@@ -317,7 +317,7 @@ def show_rebuilt(model: Any, examples: RowExamples, chosen: np.ndarray) -> np.nd
 
 
 def to_bytes(pixels: Tensor, steps: ImageSteps) -> np.ndarray:
-    """What a model sees (N,C,H,W) as pixels from 0 to 255."""
+    """Undo the normalisation of model inputs (N,C,H,W): pixels from 0 to 255."""
     raw = pixels.numpy()
     if steps.mean is not None and steps.std is not None:
         raw = raw * np.asarray(steps.std).reshape(1, -1, 1, 1) + np.asarray(steps.mean).reshape(1, -1, 1, 1)

@@ -1,4 +1,4 @@
-"""Prefix language model: the beginning of a text is read whole, the rest is written (prefix LM, UniLM, T5)."""
+"""Prefix language modelling: the prefix is read with full attention, the rest is generated (prefix LM, UniLM, T5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anyformer.tasks.seq2seq_pretraining import Seq2SeqPretraining
 
 
 class PrefixTask(Seq2SeqPretraining):
-    """A decoder that sees its prompt whole, or an encoder-decoder whose encoder reads it."""
+    """A decoder with full attention on its prompt, or an encoder-decoder whose encoder reads the prompt."""
 
     name = "prefix"
     title = "prefix language model"

@@ -1,4 +1,4 @@
-"""`prepare`: from files or Python data to examples, with every decision said. What `train` and `check` call first."""
+"""`prepare`: from files or Python data to examples, with every decision logged. `train` and `check` call it first."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def prepare(
     log: Log = silence,
     say: Log | None = None,
 ) -> Prepared:
-    """Files (paths) or Python data, ready to train on; every decision is logged, and kept in `notes` and `facts`.
+    """Prepare files (paths) or Python data for training; every decision is logged and kept in `notes` and `facts`.
 
-    `say` is the old name of `log`.
+    `say` is the deprecated name of `log`.
     """
     log = log_of(log, say)
     settings, given = settings or Data(), given or StartModelConstraints()
@@ -57,7 +57,7 @@ def prepare(
 
 
 def recognise(source: Any, settings: Data) -> tuple[Task | None, str]:
-    """The task that files show by themselves, and why; the newest is asked first."""
+    """The task that the files themselves indicate, and why; the newest task is tried first."""
     paths = paths_of(source)
     for task in reversed(all_tasks()):
         why = task.recognise(paths, settings)
@@ -67,12 +67,12 @@ def recognise(source: Any, settings: Data) -> tuple[Task | None, str]:
 
 
 def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
-    """Rows of a table; which task they are for is decided by looking at them where nobody says."""
+    """Prepare rows of a table; the task is inferred from them if none is named."""
     source, settings, cache = request.source, request.settings, request.cache
     paths = paths_of(source)
     origin = "table" if paths is None else origin_of(paths, None if task is None else task.origin)
     if paths is not None and task is not None and not task.has_target and (files := unlabelled_images(paths)):
-        source, origin = {"image": files}, "table"  # nobody needs class folders of images without labels
+        source, origin = {"image": files}, "table"  # images without labels need no class folders
     if origin == "fasta":
         settings = by_residue(settings, alone=False)
     there = cache.exists()
@@ -92,7 +92,7 @@ def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
             and not look(gathered.frame.of(["text"]), {})["text"].column.is_text
         ):
             settings = settings.replace(types=("text=text",))  # however few and short they are
-        # Of a file of tagged words the target only names the column that was read.
+        # In a file of tagged words the target only names the column that was read.
         named = None if gathered.origin == "sentences" else settings.target or gathered.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         log_files(gathered.frame, log)
@@ -103,7 +103,7 @@ def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
         decision = replace(decision, notes=(*decision.notes, *notes_on_split))
         return prepare_rows(gathered, decision, replace(request, settings=settings), notes, log)
     except BaseException:
-        if not there:  # a mistake leaves nothing behind
+        if not there:  # leave nothing behind after an error
             shutil.rmtree(cache, ignore_errors=True)
         raise
     finally:
@@ -111,7 +111,7 @@ def prepare_table(request: DataRequest, task: RowTask | None) -> Prepared:
 
 
 def unlabelled_texts(source: Any, task: Task, settings: Data, cache: Path) -> list[str]:
-    """The texts of rows that have no target, but for those that a file or a column says are to validate or to test."""
+    """The texts of rows without a target, except those assigned to validation or test by a file or column."""
     if not isinstance(task, RowTask):
         return []
     paths = paths_of(source)
@@ -134,9 +134,9 @@ def unlabelled_texts(source: Any, task: Task, settings: Data, cache: Path) -> li
 
 
 def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Path) -> tuple[Frame, list[str]]:
-    """New files or data with the columns a model was trained on, in any order, and what is worth saying about them.
+    """Read new files or data with the columns of a trained model, in any order; also returns notes for the user.
 
-    Where the model reads one text and nothing else, a file of plain text is taken line by line.
+    If the model reads a single text, a plain-text file is read line by line.
     """
     task, columns = find(preprocess.task), preprocess.columns or ()
     lone = columns[0].name if len(columns) == 1 else None
@@ -154,7 +154,7 @@ def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Pa
 
 
 def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
-    """A table checked for the columns of a model; a single column needs no name where the model reads but one."""
+    """A table checked for the columns of a model; a single column needs no name if the model reads only one."""
     columns, target, spreading = preprocess.columns or (), preprocess.target, list[str]()
     if isinstance(target, TaskAnswer):
         frame = add_known_tasks(frame, target.task, target.task_of_file)
@@ -167,7 +167,7 @@ def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[st
 
 
 def gather_lines(paths: list[Path], settings: Data) -> Gathered:
-    """Files of text as rows, one a line; empty lines are none."""
+    """Text files as rows, one per line, without empty lines."""
     if settings.split.valid_file or settings.split.test_file:
         raise UserError("lines of text are split at random", where="--valid", fix="give tables with a column of text")
     frame = lines_of(paths, "text", settings.format)
@@ -176,7 +176,7 @@ def gather_lines(paths: list[Path], settings: Data) -> Gathered:
 
 
 def lines_of(paths: list[Path], name: str, format: Format) -> Frame:
-    """Files of plain text, one row a line."""
+    """Text files, one row per line."""
     import pyarrow as pa
 
     from anyformer.data.files.open_text import open_text_file as look_at

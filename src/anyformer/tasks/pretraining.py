@@ -1,7 +1,7 @@
-"""Pretraining on running text: a part of it is hidden, and the model is asked for it. One file a task beside this one.
+"""Pretraining on running text: a part of it is hidden, and the model predicts it. Each task has a file beside this one.
 
-What is hidden, and how it is asked, is the objective's (`Objective.corrupt`); the text is cut into `Blocks`. A task of
-this kind is the base class here with a name, an objective, the networks that it fits, and what it says of new text.
+What is hidden, and how, is defined by the objective (`Objective.corrupt`); the text is cut into `Blocks`. Such a task
+is the base class here with a name, an objective, the networks that it fits, and its predictions for new text.
 """
 
 from __future__ import annotations
@@ -45,44 +45,44 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 
-FEWEST = 3  # tokens of a text in which one has a neighbour on either side
+FEWEST = 3  # shortest text in which a token has a neighbour on either side
 
 
 @dataclass
 class HiddenTokens:
-    """Every token that was hidden in an evaluation, in the order in which they were asked for."""
+    """Every token that was hidden in an evaluation, in the order of prediction."""
 
-    row: np.ndarray  # (N,) the row that it was hidden in
-    token: np.ndarray  # (N,) what it is
-    named: np.ndarray  # (N,) what the model named first
-    left: np.ndarray | None = None  # (N,) what the model saw before it, -1 at the beginning of a row
-    right: np.ndarray | None = None  # (N,) and behind it
+    row: np.ndarray  # (N,) its row
+    token: np.ndarray  # (N,) the true token
+    named: np.ndarray  # (N,) the model's top prediction
+    left: np.ndarray | None = None  # (N,) the token before it in the input, -1 at the beginning of a row
+    right: np.ndarray | None = None  # (N,) the token after it
 
     @classmethod
     def join(cls, parts: Sequence[HiddenTokens]) -> HiddenTokens:
-        """Those of several passes."""
+        """Concatenate those of several passes."""
         if not parts:
             return cls(*(np.zeros(0, np.int64) for _ in range(3)))
         return cls(*(joined([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
     def __len__(self) -> int:
-        """Rows in which something was hidden."""
+        """Number of rows with hidden tokens."""
         return len(np.unique(self.row))
 
     def of_row(self, row: int) -> tuple[list[int], list[int]]:
-        """What was hidden in a row, and what the model named."""
+        """The hidden tokens of a row, and the model's predictions."""
         here = self.row == row
         return self.token[here].tolist(), self.named[here].tolist()
 
 
 def joined(columns: Sequence[np.ndarray | None]) -> Any:
-    """One column of several, or None where there is none."""
+    """Concatenate columns, or None if there are none."""
     known = [column for column in columns if column is not None]
     return np.concatenate(known) if known else None
 
 
 class PretrainingTask(RunningTextTask):
-    """A model that learns from text by naming what is hidden from it."""
+    """A model trained to predict tokens that are hidden from it."""
 
     rows: ClassVar[type[Windows]] = Blocks
     draws_anew = True
@@ -97,7 +97,7 @@ class PretrainingTask(RunningTextTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Summed nats of the hidden tokens, and how many of them the model names first."""
+        """Summed negative log-likelihood of the hidden tokens, and the top-1 accuracy."""
         nats, tokens = 0.0, 0
         losses, order = [], []
         hidden: list[HiddenTokens] = []
@@ -119,13 +119,13 @@ class PretrainingTask(RunningTextTask):
         )  # fmt: skip
 
     def count_right(self, out: Any, batch: Batch) -> dict[str, tuple[int, int]]:
-        """By metric, how many answers of a pass are right, and how many were asked for."""
+        """By metric, the number of correct predictions of a pass and the number of targets."""
         asked = batch.targets != IGNORED
         right = int(((out.logits.argmax(-1) == batch.targets) & asked).sum())
         return {"accuracy": (right, int(asked.sum()))}
 
     def read_hidden(self, batch: Batch, logits: Tensor) -> HiddenTokens:
-        """The tokens that were asked for and what the model named."""
+        """The hidden tokens and the model's predictions."""
         asked = batch.targets != IGNORED
         rows = batch.rows[asked.nonzero()[:, 0].cpu()].numpy()
         return HiddenTokens(rows, batch.targets[asked].cpu().numpy(), logits.argmax(-1)[asked].cpu().numpy())
@@ -157,7 +157,7 @@ class PretrainingTask(RunningTextTask):
         return {"hidden": int(answers.tokens)}
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
-        """What was hidden in a row, and what the model named in its place."""
+        """The hidden tokens of a row, and the model's predictions."""
         if not isinstance(answers.truth, HiddenTokens) or not isinstance(answers.examples, Windows):
             return {}
         tokenizer = answers.examples.tokenizer
@@ -167,18 +167,18 @@ class PretrainingTask(RunningTextTask):
 
 
 class EncoderPretraining(PretrainingTask):
-    """A model that reads the whole text at once and says something of every place."""
+    """An encoder that reads the whole text at once and predicts at every position."""
 
     tokens = TaskTokens(roles=("cls", "sep", "mask"))
     answers_texts = True
-    asked_for: ClassVar[str]  # what a request holds, and one such text
+    asked_for: ClassVar[str]  # noun for the texts of a request, and an example
     example_text: ClassVar[str]
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return f"encoder-{size_for(gpu)}"
 
     def read_hidden(self, batch: Batch, logits: Tensor) -> HiddenTokens:
-        """With the neighbours of each, as the model saw them."""
+        """Also with the neighbours of each token, as in the model's input."""
         found = super().read_hidden(batch, logits)
         framed = F.pad(batch.inputs[0], (1, 1), value=-1)  # (B, T+2)
         asked = batch.targets != IGNORED
@@ -188,7 +188,7 @@ class EncoderPretraining(PretrainingTask):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """Counts of what stood between the same two neighbours in training."""
+        """Counts of tokens between the same two neighbours in training."""
         name, hidden = "counts of the two neighbours", answers.truth
         if train.tokens is None or len(train.tokens) < FEWEST or not isinstance(hidden, HiddenTokens):
             return "no text to count neighbours in", {}
@@ -228,7 +228,7 @@ class EncoderPretraining(PretrainingTask):
 
 
 def word_head(spec: Any) -> LM:
-    """A head that names words in the style of a network: BERT and its relatives put a dense layer with a norm first."""
+    """A language-model head in the style of a network: BERT and its relatives put a dense layer with a norm first."""
     norm = spec.embed.norm if isinstance(spec.embed, Tokens) else None
     if norm is None:
         return LM(tied=True)
@@ -237,6 +237,6 @@ def word_head(spec: Any) -> LM:
 
 
 def activation_of(spec: Any) -> Act | None:
-    """The activation of a network's feeds, which its head has too; None where its blocks have no feed."""
+    """The activation of a network's feed-forward layers, also used in its head; None if its blocks have none."""
     feed = spec.plain_stack.tiles[0].feed
     return feed.act if isinstance(feed, MLP | Experts) else None

@@ -1,4 +1,4 @@
-"""Question answering: the passage of a context that answers a question, or that there is none."""
+"""Extractive question answering: the span of a context that answers a question, or no answer."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 NOT_THERE = "the answer is not in its context"
-FEW_CONTEXTS = 10  # with fewer, questions about one context are not kept on one side of a split
+FEW_CONTEXTS = 10  # with fewer, questions about one context are not kept in one split
 
 
 @dataclass(frozen=True)
 class FoundAnswer:
-    """What a model answers: a passage of the context, or nothing."""
+    """A predicted answer: a span of the context, or none."""
 
     text: str
-    start: int | None  # character of the context; None where it says that there is no answer
-    score: float  # its probability among all passages that may be answers, and none where that may be
-    no_answer: float | None = None  # the probability that the context does not say, where the model knows that
+    start: int | None  # character position in the context; None for no answer
+    score: float  # its probability among all candidate spans, and no answer if that is possible
+    no_answer: float | None = None  # the probability of no answer, if the model was trained on such rows
 
 
 def said_texts(answers: Sequence[FoundAnswer | str]) -> list[str]:
-    """The texts of answers, a model's or a baseline's."""
+    """The texts of answers, from a model or a baseline."""
     return [one.text if isinstance(one, FoundAnswer) else one for one in answers]
 
 
 class QATask(RowTask):
-    """A passage of the context, scored by SQuAD's exact match and F1."""
+    """A span of the context, evaluated by SQuAD's exact match and F1."""
 
     name = "qa"
     title = "question answering"
@@ -85,7 +85,7 @@ class QATask(RowTask):
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
     ) -> Decision | None:
-        """A table with columns named like context, question and answer."""
+        """A table whose columns are named like context, question and answer."""
         from anyformer.tasks.decide import refuse_named
 
         answer, start = named_like(frame, ANSWERS), named_like(frame, STARTS)
@@ -115,12 +115,12 @@ class QATask(RowTask):
         return [Input(name, "text", seen.facts[name]) for name in read], [c for c in seen.inputs if c.name not in read]
 
     def default_group(self, frame: Frame, decision: Decision) -> str | None:
-        """Questions about one context stay on one side, where there are enough contexts."""
+        """Questions about one context stay in one split, if there are enough contexts."""
         context = decision.inputs[1].name
         return context if len(factorize(frame.column(context))[1]) >= FEW_CONTEXTS else None
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        """An answer that is not in its context cannot be pointed to; a row without one is learned as such."""
+        """An answer that is not in its context cannot be a target; a row without an answer is trained as such."""
         found = find_answers(frame, decision.target, decision.inputs[1].name, may_be_absent=True)
         return [(NOT_THERE, np.array([place is None for place in found], bool))]
 
@@ -149,7 +149,7 @@ class QATask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """The best passage over all windows of each question."""
+        """The best span over all windows of each question."""
         assert isinstance(examples, RowExamples)
         target = span_target(evaluator.preprocess)
         examples = examples.take(rows)
@@ -181,7 +181,7 @@ class QATask(RowTask):
         return "f1"
 
     def has_truth(self, answers: Answers) -> np.ndarray:
-        """A row without an answer can be scored where the model knows such rows."""
+        """A row without an answer can be evaluated if the model was trained on such rows."""
         if answers.truth is None:
             return np.zeros(len(answers.predicted), bool)
         may_be_absent = span_target(answers.examples.preprocess).may_be_absent
@@ -208,13 +208,13 @@ class QATask(RowTask):
         return name, self.score_texts([usual] * len(answers.truth), answers)
 
     def score_texts(self, said: list[str], answers: Answers) -> RowMetrics:
-        """Metrics of other answers to the same questions."""
+        """Metrics of other predictions for the same questions."""
         return RowMetrics(answer_metrics(said, answers.truth), Answers(self.name, answers.truth, said))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """The sentence with most words of the question, and in it the words that training answers have."""
+        """The sentence that shares most words with the question, and in it the words typical of training answers."""
         if not train.texts or not test.texts or not test.sources:
             return "no context to learn words from", {}
         known = learn_words(train.texts, truth)
@@ -270,7 +270,7 @@ class QATask(RowTask):
 def columns_of(
     frame: Frame, facts: Mapping[str, Facts], answer: str, names: Sequence[str], *, asked: bool
 ) -> QuestionColumns | None:
-    """The columns of question and context; unasked only where they are named so and hold the answers."""
+    """The question and context columns; unless `asked`, only if named so and the context contains the answers."""
     if asked:
         named = [name for name in names if name.lower() in (*CONTEXTS, *QUESTIONS)]
         return find_columns(frame, answer, [name for name in names if name in named or facts[name].column.is_text])
@@ -288,19 +288,19 @@ def span_target(preprocess: Preprocess) -> AnswerSpan:
 
 
 def questions_of(examples: Examples) -> RowExamples:
-    """The questions themselves, also of examples that are their windows."""
+    """The questions of some examples, also of those split into windows."""
     found = examples.questions if isinstance(examples, QuestionWindows) else examples
     assert isinstance(found, RowExamples)
     return found
 
 
 def true_answers(examples: RowExamples) -> list[list[str]]:
-    """The right answers of each question."""
+    """The accepted answers of each question."""
     return read_answers(examples.frame.take(examples.rows), span_target(examples.preprocess).names[0])
 
 
 def as_objects(values: Sequence[Any]) -> np.ndarray:
-    """Any values as an array of one axis, of which rows are taken as of any other."""
+    """Any values as a one-dimensional object array, which can be indexed by rows."""
     made = np.empty(len(values), object)
     made[:] = values
     return made
@@ -310,17 +310,17 @@ def as_objects(values: Sequence[Any]) -> np.ndarray:
 
 
 class BestSpan:
-    """The best passage of a context, found a window at a time; scores are logits of the start plus those of the end."""
+    """The best span of a context, updated window by window; a score is the sum of the start and end logits."""
 
     def __init__(self, may_be_absent: bool) -> None:
         self.may_be_absent = may_be_absent
         self.best, self.first, self.last = -math.inf, 0, 0
-        self.total = -math.inf  # log of the sum of exp(score) over all passages of all windows
-        self.nothing = math.inf  # the score of "no answer", in the window that is least sure of it
+        self.total = -math.inf  # log-sum-exp of the scores of all spans in all windows
+        self.nothing = math.inf  # the lowest score of "no answer" over the windows
         self.losses: list[float] = []
 
     def add(self, logits: np.ndarray, at: tuple[int, int, int], longest: int, loss: float) -> None:
-        """Take in a window's logits (T,2); `at` is where its part of the context stands."""
+        """Add a window's logits (T,2); `at` is the position of its part of the context."""
         first, count, before = at
         self.losses.append(loss)
         self.nothing = min(self.nothing, float(logits[NOWHERE].sum()))
@@ -339,7 +339,7 @@ class BestSpan:
         return sum(self.losses) / max(1, len(self.losses))
 
     def read(self, context: str, chars: np.ndarray) -> FoundAnswer:
-        """The answer as text, without blanks around it; `chars` are the characters of the context's tokens."""
+        """The answer as text, stripped; `chars` are the character positions of the context's tokens."""
         total = float(np.logaddexp(self.total, self.nothing)) if self.may_be_absent else self.total
         absent = math.exp(self.nothing - total) if self.may_be_absent else None
         if self.best == -math.inf or (self.may_be_absent and self.nothing > self.best):
@@ -351,7 +351,7 @@ class BestSpan:
 
 
 def span_scores(logits: np.ndarray, longest: int) -> np.ndarray:
-    """Scores (S, longest) of passages by first token and further tokens, from logits (S,2) of starts and ends."""
+    """Scores (S, longest) of spans by first token and number of further tokens, from start and end logits (S,2)."""
     ends = np.concatenate([logits[:, 1], np.full(longest - 1, -np.inf)])
     return logits[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, longest)
 

@@ -1,4 +1,4 @@
-"""Regression: one or several numbers for a row."""
+"""Regression: one or several numbers per row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from anyformer.tasks.target_look import Match, TargetLook
 
 
 class NumberAnswers(Task):
-    """What tasks have in common whose answers are numbers."""
+    """Base of tasks whose predictions are numbers."""
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return number_metrics(answers)
@@ -106,7 +106,7 @@ class RegressTask(NumberAnswers, RowTask):
         return Match("one", why)
 
     def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
-        """Several columns are numbers, unless all of them are on or off."""
+        """Several columns of numbers, unless all of them are binary."""
         if not asked and seen.not_switches is None:
             return None
         for name in seen.names:
@@ -133,7 +133,7 @@ class RegressTask(NumberAnswers, RowTask):
         return preset_for_rows(sizes, gpu=gpu)
 
     def fit_weights(self, spec: Network, data: Prepared, log: Log) -> dict[str, Tensor]:
-        """The n-grams of texts by ridge regression, where the head has some."""
+        """Fit the n-grams of texts by ridge regression, if the head has them."""
         plain = Regression()
         return fit_n_grams(spec, data, lambda said, t: plain.each(said, t).sum(1) / 2, plain.counted, log)
 
@@ -150,7 +150,7 @@ class RegressTask(NumberAnswers, RowTask):
         return Answers(self.name, target.undo(truth), target.undo(found), labels=list(target.names), scale=scale)
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        """Of several targets the scaled error: in the units of the file the largest one alone would decide."""
+        """With several targets the scaled error: in the units of the file the largest target would dominate."""
         return "scaled_rmse" if len(labels) > 1 else super().main_metric(multi=multi, labels=labels)
 
     def truth(self, examples: Examples) -> Any:

@@ -1,4 +1,4 @@
-"""Replaced tokens: a discriminator tells which tokens of a text a small generator has replaced (ELECTRA)."""
+"""Replaced token detection: a discriminator detects which tokens a small generator has replaced (ELECTRA)."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 logger = logging.getLogger("anyformer")
-STREAM = 2**33  # rows of the generators that draw samples in an evaluation, apart from those that hide tokens
+STREAM = 2**33  # offset of the random streams for sampling in evaluation, apart from those for masking
 
 
 @dataclass
 class ScoredTokens:
-    """Every token of an evaluation, begin and end included: what was read, whether it is a replacement."""
+    """Every token of an evaluation, special tokens included: the input, and whether it is a replacement."""
 
     row: np.ndarray  # (N,) its row
-    token: np.ndarray  # (N,) what the discriminator read
-    replaced: np.ndarray  # (N,) 1 where that is not what stood there
+    token: np.ndarray  # (N,) the discriminator's input
+    replaced: np.ndarray  # (N,) 1 if it differs from the original
     score: np.ndarray  # (N,) the discriminator's logit
     left: np.ndarray  # (N,) the token before it, -1 at the beginning
-    right: np.ndarray  # (N,) and behind it
+    right: np.ndarray  # (N,) the token after it
 
     def __len__(self) -> int:
-        """Rows that were scored."""
+        """Number of rows that were scored."""
         return len(np.unique(self.row))
 
 
 class ReplacedTask(EncoderPretraining):
-    """A discriminator of replaced tokens, with the generator that it learned from."""
+    """A discriminator of replaced tokens, and the generator it is trained with."""
 
     name = "replaced"
     title = "replaced-token detection"
@@ -77,7 +77,7 @@ class ReplacedTask(EncoderPretraining):
         return "electra-small" if gpu else "electra-small-tiny"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        """The encoder as a discriminator, and a generator beside it."""
+        """The encoder as discriminator, with a generator beside it."""
         own = require_model(spec, name, self, sizes)
         encoder = require_model(super().fit_network(own, name, sizes), name, self, sizes)
         act = activation_of(encoder)
@@ -94,7 +94,7 @@ class ReplacedTask(EncoderPretraining):
 
     @torch.no_grad()
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-        """The beginning of the validation text with replacements, and those that the discriminator finds."""
+        """The beginning of the validation text with replacements, and those that the discriminator detects."""
         valid, tokenizer = data.valid, data.tokenizer
         if not isinstance(valid, Blocks) or tokenizer is None or not isinstance(model, ElectraModule):
             return None
@@ -118,7 +118,7 @@ class ReplacedTask(EncoderPretraining):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """The discriminator's logits beside the truth, on texts in which the generator has replaced tokens."""
+        """The discriminator's logits and the targets, on texts with tokens replaced by the generator."""
         objective = evaluator.objective
         assert isinstance(model, ElectraModule) and isinstance(objective, ReplacedByGenerator)
         device = next(model.parameters()).device
@@ -145,11 +145,11 @@ class ReplacedTask(EncoderPretraining):
         )
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
-        """Of the discriminator: cross-entropy a token, and how well it finds what was replaced."""
+        """Of the discriminator: cross-entropy per token, and how well it detects replacements."""
         return {} if answers.truth is None else detection_metrics(answers.truth.replaced, answers.truth.score)
 
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        """The generator's: the better it learns, the harder is what it asks, and the discriminator's loss goes up."""
+        """The generator's: the better it gets, the harder its replacements, and the discriminator's loss rises."""
         return "generator_loss"
 
     # ------------------------------------------------------------ baselines
@@ -157,7 +157,7 @@ class ReplacedTask(EncoderPretraining):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """No token is called replaced; the probability is always their share of all tokens."""
+        """No token is predicted as replaced; the probability is always the frequency of replacements."""
         name, truth = "calling no token replaced", answers.truth
         if truth is None or not len(truth.replaced):
             return name, {}
@@ -168,7 +168,7 @@ class ReplacedTask(EncoderPretraining):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """Tokens are suspected the more, the more seldom they stood between their neighbours in training."""
+        """A token is more suspect the rarer it was between its neighbours in training."""
         truth = answers.truth
         if train.tokens is None or len(train.tokens) < FEWEST or truth is None or not len(truth.replaced):
             return "no text to count neighbours in", {}
@@ -187,7 +187,7 @@ class ReplacedTask(EncoderPretraining):
         return {"tokens": int(answers.tokens), "replaced": int(answers.truth.replaced.sum())}
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
-        """The tokens of a row that were replaced, and those that the discriminator called so."""
+        """The replaced tokens of a row, and those predicted as replaced."""
         truth, tokenizer = answers.truth, getattr(answers.examples, "tokenizer", None)
         here = truth.row == row
 
@@ -202,7 +202,7 @@ class ReplacedTask(EncoderPretraining):
     def predict(
         self, predictor: TrainedModel, source: Any, *, batch_size: int, on_bad_rows: OnBadRows
     ) -> list[Any] | None:
-        """The tokens of each text that look replaced."""
+        """The tokens of each text predicted as replaced."""
         return [found.suspects for found in find_suspects(predictor, read_texts(source), batch_size)]
 
     def prediction_table(
@@ -215,7 +215,7 @@ class ReplacedTask(EncoderPretraining):
         on_bad_rows: OnBadRows,
         log: Log,
     ) -> Any | None:
-        """A row a text: the tokens that look replaced, and the probability that any one does."""
+        """One row per text: the tokens predicted as replaced, and the highest probability of a replacement."""
         import pyarrow as pa
 
         texts = read_texts(list(files))
@@ -241,7 +241,7 @@ def detection_metrics(replaced: np.ndarray, score: np.ndarray) -> dict[str, floa
 
 
 def draw_waits(batch: Batch, model: ElectraModule) -> Tensor:
-    """The waiting times (B,K,V) by which an evaluation samples: those of a row are the same in any batch."""
+    """Exponential waiting times (B,K,V) to sample with in evaluation: those of a row are the same in any batch."""
     shape = (batch.most_targets or batch.targets.shape[1], model.spec.embed.vocab)
     made = [EVALUATION.generator(STREAM + row).exponential(size=shape) for row in batch.rows.tolist()]
     return torch.from_numpy(np.stack(made).astype(np.float32)).to(next(model.parameters()).device)

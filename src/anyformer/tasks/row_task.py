@@ -1,6 +1,6 @@
-"""RowTask: a task whose examples are rows of a table, with all that such tasks have in common.
+"""RowTask: a task whose examples are rows of a table, with everything that such tasks share.
 
-It needs a target, an objective, a head and a few lines on metrics and answers; the rest is inherited.
+A subclass needs a target, an objective, a head, metrics and predictions; the rest is inherited.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
 
 class RowTask(Task):
-    """A task whose examples are rows of a table: any mixture of columns in, one answer a row out."""
+    """A task whose examples are rows of a table: any mixture of input columns, one prediction per row."""
 
-    reads: ClassVar[str] = ""  # which inputs alone are read, for messages
-    unread: ClassVar[str] = ""  # why the other inputs are left out
-    takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
-    splits_by_time: ClassVar[bool] = False  # whether the latest rows test where a column of dates runs regularly
+    reads: ClassVar[str] = ""  # the inputs that it is restricted to, in messages
+    unread: ClassVar[str] = ""  # why other inputs are left out
+    takes_lines: ClassVar[bool] = False  # whether lines of a text file are rows
+    splits_by_time: ClassVar[bool] = False  # whether the latest rows become the test split if a date column is regular
     origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
 
     # ------------------------------------------------------------ which data
 
     @abstractmethod
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
-        """Whether a target is for this task. `asked`: somebody named the task, so that what is wrong is an error."""
+        """Whether the task fits a target. `asked`: the user named the task, so that a mismatch is an error."""
         raise NotImplementedError
 
     def match_or_none(self, seen: TargetLook) -> Match | None:
-        """Whether the task would fit, if it were asked for."""
+        """The match if the user named the task, or None."""
         try:
             return self.match(seen, asked=True)
         except UserError:
@@ -67,35 +67,35 @@ class RowTask(Task):
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
     ) -> Decision | None:
-        """A decision about a table in which no target is named; None where one is needed."""
+        """A decision for a table without a named target; None if the task needs one."""
         return None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """The inputs that are read, and those that are not."""
+        """The inputs that are used, and those that are not."""
         return list(seen.inputs), []
 
     def settle_inputs(self, inputs: list[Input], settings: Data, given: StartModelConstraints) -> list[Input]:
-        """The inputs with kinds that suit the network to be trained, where it was named or is started from."""
+        """The inputs with kinds that suit the network to be trained, if it is named or pretrained."""
         return inputs
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        """Reasons a row has no target that can be used, each with a mask over the rows."""
+        """Reasons for which a row has no usable target, each with a mask over the rows."""
         return [(ABSENT, factorize(frame.column(decision.target[0]))[0] < 0)]
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
-        """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        """The stratum of each row for a random split; None if rows have none."""
         return None
 
     def default_group(self, frame: Frame, decision: Decision) -> str | None:
-        """The column whose equal values stay on one side of a split where nobody says how to split."""
+        """The column whose equal values stay in one split by default."""
         return None
 
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
-        """Refuse training rows that nothing can be learned from."""
+        """Reject training rows that nothing can be learned from."""
 
     @abstractmethod
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Target:
-        """What is predicted, as the training rows in `frame` have it; `labels` are those of a model to start from."""
+        """Fit the target to the training rows in `frame`; `labels` are those of a pretrained model."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ the model
@@ -117,7 +117,7 @@ class RowTask(Task):
 
     @abstractmethod
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
-        """The head for this task's answers; `own` is the preset's, `pool` how a row becomes one vector."""
+        """The head for this task; `own` is the preset's, `pool` the pooling of a row to one vector."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ evaluation
@@ -125,7 +125,7 @@ class RowTask(Task):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """One forward pass over all rows; `read_logits` says what it means."""
+        """One forward pass over all rows; `read_logits` interprets it."""
         logits, truth, losses, order = [], [], [], []
         for batch, out in evaluator.passes(model, examples, rows):
             logits.append(out.logits.float().cpu())
@@ -138,7 +138,7 @@ class RowTask(Task):
         return found
 
     def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
-        """What the model's outputs for some rows mean, beside their targets as batches hold them."""
+        """Answers from the model's outputs for some rows and their targets as batches have them."""
         raise NotImplementedError
 
     def truth(self, examples: Examples) -> Any:
@@ -155,10 +155,10 @@ class RowTask(Task):
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
     ) -> tuple[str, dict[str, float]]:
-        """With all training rows, or a sample of as many as there is time for."""
+        """With all training rows, or with a sample of as many as the time allows."""
         if seconds is None:
             return self.strong_baseline(truth, answers, train, test)
         began = time.perf_counter()
-        load_learners()  # seconds of imports would be taken for seconds of learning
+        load_learners()  # the time of the imports must not count as training time
         left = seconds - (time.perf_counter() - began)
         return learn_in_time(lambda some, rows: self.strong_baseline(some, answers, rows, test), truth, train, left)

@@ -1,4 +1,4 @@
-"""What tasks on running text have in common: files or one text column in, rows of tokens out."""
+"""Base of tasks on running text: files or one text column in, rows of tokens out."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from anyformer.tasks.trained_model import TrainedModel
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for a baseline
+MOST_TOKENS = 4 * 10**6  # tokens decoded again for a baseline
 
 
 class RunningTextTask(Task):
-    """A task that learns from text as it stands, without labels; `rows` is how the text is cut."""
+    """A task on raw text without labels; `rows` is how the text is cut."""
 
     origin = "text"
     has_target = False
     counts_tokens = True
     rows: ClassVar[type[Windows]] = Windows
-    tokens: ClassVar[TaskTokens] = TaskTokens()  # special tokens that a tokenizer trained for it must have
+    tokens: ClassVar[TaskTokens] = TaskTokens()  # special tokens that a tokenizer trained for it needs
 
     def prepare(self, request: DataRequest) -> Prepared:
-        """Running text, or the one text column of a table."""
+        """Running text, or the only text column of a table."""
         settings, paths = request.settings, paths_of(request.source)
         origin = "table" if paths is None else origin_of(paths, self.origin)
         if origin == "fasta":
@@ -77,7 +77,7 @@ class RunningTextTask(Task):
     def evaluate_files(
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
-        """All of some running text."""
+        """Evaluate on all of some running text."""
         preprocess = evaluator.preprocess
         settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
         with scratch_folder() as cache:
@@ -92,7 +92,7 @@ class RunningTextTask(Task):
     # ------------------------------------------------------------ baselines
 
     def raw_rows(self, examples: Examples) -> RawRows:
-        """The tokens, and the end of the text, decoded again."""
+        """The tokens, and the end of the text decoded again."""
         assert isinstance(examples, Windows)
         ids, tokenizer = np.asarray(examples.ids), examples.tokenizer
         text = None if tokenizer is None else [tokenizer.decode(ids[-MOST_TOKENS:].tolist())]
@@ -108,7 +108,7 @@ class RunningTextTask(Task):
 
 
 def texts_of(source: Any, origin: str, settings: Data, cache: Path, task: str) -> dict[str, list[str]]:
-    """The texts of a table's one text column by side; files that validate or test say theirs."""
+    """The texts of a table's only text column by split; validation and test files keep theirs."""
     gathered = gather(source, origin, settings, cache / "read")
     frame = gathered.frame
     names = list(settings.inputs or settings.target or ())

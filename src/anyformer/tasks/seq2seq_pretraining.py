@@ -1,4 +1,4 @@
-"""Pretraining of encoder-decoders on running text: one file a task beside this one, and one objective each."""
+"""Pretraining of encoder-decoders on running text; each task has a file beside this one and its own objective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENTINELS = TaskTokens(extra=tuple(SENTINEL.format(number) for number in range(1
 
 
 class Seq2SeqPretraining(PretrainingTask):
-    """An encoder reads a text with a part of it lost, a decoder writes what was lost or the whole."""
+    """An encoder reads a corrupted text, a decoder generates the lost part or the whole text."""
 
     rows: ClassVar[type[Windows]] = SourceBlocks
     writes_text = True
@@ -41,7 +41,7 @@ class Seq2SeqPretraining(PretrainingTask):
         return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec, sizes)
 
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
-        """From the start token to the end token, greedily, within the decoder's positions."""
+        """Greedy from the start token to the eos token, within the decoder's positions."""
         assert isinstance(spec, Seq2Seq) and data.tokenizer is not None
         longest, (places, _) = data.preprocess.length or 256, max_positions(decoder_of(spec))
         known = {
@@ -52,7 +52,7 @@ class Seq2SeqPretraining(PretrainingTask):
         return {name: value for name, value in known.items() if value is not None}
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-        """What the model makes of the first block that validates: read, written, and what was to be written."""
+        """The first validation block: the model's input, its output, and the target."""
         valid, tokenizer = data.valid, data.tokenizer
         if not isinstance(valid, Blocks) or tokenizer is None:
             return None

@@ -1,4 +1,4 @@
-"""Numbers as files and JSON hold them."""
+"""Numbers in files and JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def finite(value: float) -> float | None:
-    """A number that JSON can write."""
+    """A number that JSON can represent, or None."""
     return value if np.isfinite(value) else None
 
 
 def six_digits(values: np.ndarray) -> list[float]:
-    """Probabilities rounded to what a file needs."""
+    """Probabilities rounded to six digits for files."""
     return values.astype(np.float64).round(6).tolist()

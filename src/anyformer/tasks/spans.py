@@ -1,4 +1,4 @@
-"""Span corruption: spans of a text are lost, and an encoder-decoder writes them (T5)."""
+"""Span corruption: spans of a text are replaced by sentinels, and an encoder-decoder restores them (T5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anyformer.tasks.seq2seq_pretraining import SENTINELS, Seq2SeqPretraining
 
 
 class SpansTask(Seq2SeqPretraining):
-    """An encoder-decoder that fills spans."""
+    """An encoder-decoder that restores spans."""
 
     name = "spans"
     title = "span corruption"

@@ -1,4 +1,4 @@
-"""Texts in which a discriminator of replaced tokens looks for tokens that do not belong there."""
+"""Texts in which a discriminator of replaced tokens looks for tokens that do not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyformer.tasks.trained_model import TrainedModel, preprocess_of
 
 @dataclass(frozen=True)
 class SuspectedTokens:
-    """The tokens of a text, and how likely each of them was put there in the place of another."""
+    """The tokens of a text, and for each the probability that it is a replacement."""
 
     tokens: list[str]
     probabilities: list[float]
@@ -26,7 +26,7 @@ class SuspectedTokens:
         return [token for token, share in zip(self.tokens, self.probabilities, strict=True) if share > 0.5]
 
     def to_json(self) -> dict[str, Any]:
-        """As a server says it."""
+        """The JSON of a server's answer."""
         pairs = zip(self.tokens, self.probabilities, strict=True)
         return {"prediction": self.suspects,
                 "tokens": [{"token": token, "probability": round(share, 6)} for token, share in pairs]}  # fmt: skip
@@ -34,7 +34,7 @@ class SuspectedTokens:
 
 @torch.inference_mode()
 def find_suspects(predictor: TrainedModel, texts: Sequence[str], batch_size: int) -> list[SuspectedTokens]:
-    """Each text's tokens with the discriminator's probabilities, begin and end left out."""
+    """Each text's tokens with the discriminator's probabilities, without special tokens."""
     tokenizer = predictor.tokenizer
     if tokenizer is None:
         raise UserError("the model has no tokenizer", fix="give a run of --task replaced")

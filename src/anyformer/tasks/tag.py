@@ -51,12 +51,12 @@ from anyformer.tasks.target_look import Match, TargetLook
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-NEVER = -1e6  # the score of a transition that cannot be; below what logits sum up to
+NEVER = -1e6  # score of an impossible transition, below any sum of logits
 UNEVEN = "words and tags differ in number"
 
 
 class TagTask(RowTask):
-    """Tags, one a word; where they mark spans (B-PER, I-PER), spans are what is scored."""
+    """One tag per word; tags that mark spans (B-PER, I-PER) are evaluated by spans."""
 
     name = "tag"
     title = "tagging"
@@ -84,12 +84,12 @@ class TagTask(RowTask):
         )
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """The column of words alone."""
+        """Only the column of words."""
         words = [replace(column, kind="sentence") for column in seen.inputs if column.name == seen.sentences]
         return words, [column for column in seen.inputs if column.name != seen.sentences]
 
     def settle_inputs(self, inputs: list[Input], settings: Data, given: StartModelConstraints) -> list[Input]:
-        """Words whole, with their letters, unless a tokenizer or a network is given that reads them in pieces."""
+        """Whole words with their characters, unless a given tokenizer or network splits words into pieces."""
         if given.preprocess is not None:
             kinds = {column.name: column.kind for column in given.preprocess.columns or ()}
             return [replace(column, kind=kinds.get(column.name, column.kind)) for column in inputs]
@@ -110,7 +110,7 @@ class TagTask(RowTask):
         return Tags.fit(frame, decision.target, labels)
 
     def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
-        """Plain text, one sentence a line."""
+        """Plain text, one sentence per line."""
         plain = all(kind_of_path(path) == "text" for path in paths)
         return read_words(list(paths), settings.format) if plain else None
 
@@ -120,7 +120,7 @@ class TagTask(RowTask):
         return preset_for_parts(sizes.parts, gpu=gpu)
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
-        """Tags that mark spans depend on each other; a CRF needs a token for each word and no other."""
+        """Tags that mark spans depend on each other; a CRF needs exactly one token per word."""
         if sizes.spans and reads_whole_words(sizes):
             return CRF(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
         return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
@@ -145,7 +145,7 @@ class TagTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """One tag a word; words cut off beyond the model's length get the tag that stands for none, or the first."""
+        """One tag per word; words beyond the model's length get the tag for none, or the first tag."""
         assert isinstance(examples, RowExamples)
         preprocess = evaluator.preprocess
         labels = list(preprocess.labels or ())
@@ -192,7 +192,7 @@ class TagTask(RowTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """Each word's most frequent tag, else the most frequent of all."""
+        """Each word's most frequent tag, else the most frequent tag overall."""
         by_word = train.words is not None and test.words is not None
         name = "each word's most frequent tag" if by_word else "always answering the most frequent tag"
         if not len(truth) or not len(answers.truth):
@@ -223,7 +223,7 @@ class TagTask(RowTask):
         return [sum(a != b for a, b in zip(want, got, strict=True)) for want, got in pairs]
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
-        """The words that were tagged wrongly, each with its place in the sentence."""
+        """The wrongly tagged words, each with its position in the sentence."""
         want, got = answers.truth[row], pad_tags([answers.truth[row]], [answers.predicted[row]])[0]
         wrong = [at for at in range(len(want)) if want[at] != got[at]]
         sides = [", ".join(f"{at + 1}: {tags[at] or '(none)'}" for at in wrong) for tags in (want, got)]
@@ -238,7 +238,7 @@ class TagTask(RowTask):
         return ".conll"
 
     def to_conll(self, answers: Answers, preprocess: Preprocess) -> str:
-        """One word and its tag a line, a blank line between sentences."""
+        """One word and its tag per line, a blank line between sentences."""
         name = sentence_of(preprocess)
         return conll_text(
             [answers.examples.cells(row)[name] for row in range(len(answers.predicted))], answers.predicted
@@ -256,7 +256,7 @@ class TagTask(RowTask):
 
 
 def best_tags(out: Any, batch: Batch, never: np.ndarray | None) -> Tensor:
-    """The best tag of every token (B,T); by a CRF the best sequence, without the transitions that can `never` be."""
+    """The best tag of every token (B,T); with a CRF the best sequence, excluding transitions in `never`."""
     if out.transitions is None:
         return out.logits.argmax(-1)
     logits, transitions, mask = chain_scores(out, batch)
@@ -266,13 +266,13 @@ def best_tags(out: Any, batch: Batch, never: np.ndarray | None) -> Tensor:
 
 
 def tag_chances(out: Any, batch: Batch, tags: Tensor) -> Tensor:
-    """How likely each of the tags (B,T) is for its token; by a CRF whatever the others are."""
+    """The probability of each tag (B,T) for its token; with a CRF the marginal one."""
     logits = out.logits.float() if out.transitions is None else log_marginals(*chain_scores(out, batch))
     return logits.softmax(-1).gather(-1, tags[..., None])[..., 0]
 
 
 def reads_whole_words(sizes: Sizes) -> bool:
-    """Whether there is one token for each word."""
+    """Whether every word is one token."""
     alone = only_modality(sizes.parts)
     return alone is not None and alone.whole_words
 
@@ -284,7 +284,7 @@ def sentence_of(preprocess: Preprocess) -> str:
 
 
 def tags_by_word(truth: Sequence[Sequence[str]], answers: Answers, train: RawRows, test: RawRows) -> list[list[str]]:
-    """Each word with the tag it has most often in training; a word not met there has the most frequent tag of all."""
+    """Each word's most frequent training tag; an unseen word gets the most frequent tag overall."""
     usual = most_frequent(chain.from_iterable(truth))
     if train.words is None or test.words is None:
         return [[usual] * len(tags) for tags in answers.truth]
@@ -297,5 +297,5 @@ def tags_by_word(truth: Sequence[Sequence[str]], answers: Answers, train: RawRow
 
 
 def most_frequent(values: Iterable[str]) -> str:
-    """The most frequent of some names; among equals the first in the alphabet."""
+    """The most frequent of some names; ties go to the first in the alphabet."""
     return min(Counter(values).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -1,4 +1,4 @@
-"""A target column looked at: the facts by which tasks decide whether it asks for them."""
+"""Facts on a target column, by which tasks decide whether they fit it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from anyformer.data.frame import Frame
 from anyformer.data.targets import OFF, ON, flat
 from anyformer.errors import UserError
 
-FEW, SOME, SOME_SHARE = 20, 100, 0.02  # different whole numbers that still may be classes
-SURELY_CLASSES = 10  # different whole numbers that are never taken for a quantity: digits, grades, stars
-ALIKE = 0.6  # correlation of the frequencies of neighbouring values from which on the values have an order
-UNEVEN = 5.0  # how many times as uneven as chance frequencies are that tell anything about an order
-# Words in a column's name that say what its whole numbers are.
+FEW, SOME, SOME_SHARE = 20, 100, 0.02  # distinct integers that may still be classes
+SURELY_CLASSES = 10  # distinct integers that are never taken for a quantity: digits, grades, stars
+ALIKE = 0.6  # correlation between frequencies of neighbouring values from which on the values are ordered
+UNEVEN = 5.0  # unevenness of frequencies, in multiples of chance, needed to judge an order
+# Words in a column's name that tell what its integers are.
 QUANTITIES = frozenset(
     "age amount balance births calls cases clicks cnt cost count counts customers day days deaths demand distance "
     "downloads duration fare goals height hour hours humidity income km length likes mileage miles minute minutes "
@@ -35,13 +35,13 @@ CODES = frozenset(
     "label labels language sentiment speaker species topic type".split()
 )
 MOST_CLASSES = 10_000
-ROWS_PER_CODE, ROWS_PER_NUMBER = 2, 5  # of many classes, on average: where the name says so, and where nothing does
-SEPARATORS = (";", "|", ",")  # of labels in one cell
+ROWS_PER_CODE, ROWS_PER_NUMBER = 2, 5  # of many classes, on average: if the name suggests classes, and otherwise
+SEPARATORS = (";", "|", ",")  # between labels in one cell
 
 
 @dataclass(frozen=True)
 class Match:
-    """A task that fits a target: how its labels are spelled, and why it fits."""
+    """A task that fits a target: the form of its labels, and why it fits."""
 
     form: Form = "one"
     why: str = ""
@@ -50,7 +50,7 @@ class Match:
 
 @dataclass(frozen=True)
 class TargetLook:
-    """One or more target columns beside the inputs; what takes time to find is found once, when first asked for."""
+    """One or more target columns beside the inputs; expensive facts are computed on first use and cached."""
 
     frame: Frame
     facts: Mapping[str, Facts]
@@ -68,7 +68,7 @@ class TargetLook:
 
     @property
     def column(self) -> Any:
-        """The one target column."""
+        """The only target column."""
         return self.frame.column(self.name)
 
     @property
@@ -77,17 +77,17 @@ class TargetLook:
 
     @property
     def texts(self) -> list[Input]:
-        """The inputs that are text."""
+        """The text inputs."""
         return [column for column in self.inputs if column.column.is_text]
 
     @property
     def images(self) -> list[Input]:
-        """The inputs that are images."""
+        """The image inputs."""
         return [column for column in self.inputs if column.column.is_image]
 
     @cached_property
     def values(self) -> tuple[np.ndarray, list[str]]:
-        """The code of every row (-1 where there is none) and the different values; of lists, those of their items."""
+        """The code of every row (-1 if missing) and the distinct values; of lists, those of their items."""
         codes, words = factorize(flat(self.column)[0] if self.is_list else self.column)
         if not self.is_list and not (codes >= 0).any():
             raise UserError(
@@ -97,11 +97,11 @@ class TargetLook:
 
     @property
     def used(self) -> int:
-        """Rows that have a value."""
+        """Number of rows with a value."""
         return int((self.values[0] >= 0).sum())
 
     def number_form(self, name: str) -> str:
-        """How the numbers of a target are written; "" as programs write them, or where they are none."""
+        """The number format of a target; "" if it is the usual one, or the target is not numeric."""
         facts = self.facts[name]
         return facts.form if facts.column.is_number else ""
 
@@ -119,12 +119,12 @@ class TargetLook:
 
     @cached_property
     def few_whole_numbers(self) -> bool:
-        """Whether the numbers are few and whole, as the numbers of classes are, and measure nothing."""
+        """Whether the numbers are few integers, like class indices, and not a quantity."""
         return self.named_by_files or (self.may_be_codes and not self.quantity)
 
     @property
     def named_by_files(self) -> bool:
-        """Whether folders or a file of labels say what each image or recording is: those are classes by any name."""
+        """Whether folders or a label file give each image or audio file its class: those are classes by any name."""
         return self.origin in ("pictures", "sounds")
 
     @cached_property
@@ -134,13 +134,13 @@ class TargetLook:
 
     @cached_property
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """The different numbers in their order, and the rows of each."""
+        """The distinct numbers, sorted, and the row count of each."""
         values, counts = np.unique(self.known_numbers, return_counts=True)
         return values, counts
 
     @cached_property
     def may_be_codes(self) -> bool:
-        """Whether the numbers are whole, and few enough to be the numbers of classes."""
+        """Whether the numbers are integers, and few enough to be class indices."""
         different = self.counts[0]
         if not (different == np.round(different)).all():
             return False
@@ -151,7 +151,7 @@ class TargetLook:
 
     @cached_property
     def many_classes(self) -> str:
-        """Why many whole numbers are those of classes nevertheless; "" where they are not."""
+        """Why many integers are class indices nevertheless; "" if they are not."""
         different, counts = self.counts
         if len(different) > MOST_CLASSES:
             return ""
@@ -167,9 +167,9 @@ class TargetLook:
 
     @cached_property
     def quantity(self) -> str:
-        """Why whole numbers that are few enough to be classes measure or count something; "" where they do not.
+        """Why integers that are few enough to be classes are a quantity; "" if they are not.
 
-        Classes of texts, images and sounds are often numbered; where no input is a number only the name decides.
+        Classes of texts, images and audio are often numbered; if no input is a number only the name decides.
         """
         values, counts = self.counts
         if len(values) <= SURELY_CLASSES or self.name_words & CODES:
@@ -184,8 +184,8 @@ class TargetLook:
 
     @cached_property
     def numbered_by_frequency(self) -> bool:
-        """Whether the numbers count from 0 or 1 and a larger one is never more frequent: the most frequent class is
-        often numbered first. A target that is called no more than that may do so but nearly."""
+        """Whether the numbers count from 0 or 1 and a larger one is never more frequent: the most frequent class often
+        comes first. A target with a generic name may deviate in a few."""
         values, counts = self.counts
         if not count_from_start(values):
             return False
@@ -194,7 +194,7 @@ class TargetLook:
 
     @cached_property
     def class_reason(self) -> str:
-        """Why numbers are taken for those of classes, and what says otherwise; "" where nobody would ask."""
+        """Why numbers are taken for class indices, and how to change it; "" if that is obvious."""
         if not self.is_numeric or len(self.counts[0]) <= SURELY_CLASSES:
             return ""
         if self.named_by_files:
@@ -206,8 +206,8 @@ class TargetLook:
 
     @cached_property
     def separator(self) -> str | None:
-        """What stands between the labels of a cell, `a;b`; None where cells hold one label or numbers, or were
-        said to be categories."""
+        """The separator of labels in a cell, `a;b`; None if cells have one label or numbers, or are typed as
+        categories."""
         seen = self.facts[self.name]
         if self.is_numeric or self.is_list or (seen.asked and seen.column.in_table):
             return None
@@ -215,19 +215,19 @@ class TargetLook:
 
     @property
     def labels_in_lists(self) -> int:
-        """How many labels the values hold where they are lists."""
+        """Number of distinct labels if the values are lists."""
         parts = {part.strip() for word in self.values[1] for part in word.split(self.separator)}
         return len(parts - {""})
 
     @property
     def few_labels(self) -> bool:
-        """Whether the items of a column of lists are few enough to be labels."""
+        """Whether the items of a list column are few enough to be labels."""
         codes, words = self.values
         return len(words) <= max(SOME, len(codes) // 10)
 
     @cached_property
     def sentences(self) -> str | None:
-        """The column of words that tags belong to: lists as long as theirs, nearly always."""
+        """The column of words that the tags belong to: nearly always lists of the same length."""
         import pyarrow.compute as pc
 
         tags = pc.list_value_length(self.column)
@@ -240,7 +240,7 @@ class TargetLook:
 
     @cached_property
     def not_switches(self) -> tuple[str, str] | None:
-        """The first of several columns with a value that is neither on nor off, and that value."""
+        """The first of several columns with a value that is not binary, and that value."""
         for name in self.names:
             odd = sorted({word.lower() for word in factorize(self.frame.column(name))[1]} - {*ON, *OFF})
             if odd:
@@ -249,7 +249,7 @@ class TargetLook:
 
 
 def are_ordered(counts: np.ndarray) -> bool:
-    """Whether frequencies of values in their order rise and fall slowly, for which numbers of classes have no reason.
+    """Whether frequencies of sorted values rise and fall smoothly, which those of class indices have no reason to do.
 
     >>> are_ordered(np.array([1, 4, 15, 40, 60, 55, 30, 20, 9, 4, 2, 1])), are_ordered(np.array([30, 31, 29] * 4))
     (True, False)
@@ -259,13 +259,13 @@ def are_ordered(counts: np.ndarray) -> bool:
 
 
 def count_from_start(values: np.ndarray) -> bool:
-    """Whether numbers in their order are 0, 1, 2, ... or 1, 2, 3, ... with hardly one left out."""
+    """Whether sorted numbers are 0, 1, 2, ... or 1, 2, 3, ... with hardly any gaps."""
     return bool(values[0] in (0, 1) and values[-1] - values[0] < 1.1 * len(values))
 
 
 def are_label_lists(words: Sequence[str], mark: str) -> bool:
-    """Whether values are labels with a mark between them. A comma or bar stands in other words too: there each label,
-    nearly, must stand in several values, and many at several places or alone, as `Boston, MA` does not.
+    """Whether values are labels with a separator. A comma or bar occurs in other text too: there nearly every label
+    must occur in several values, and many at several positions or alone, unlike `Boston, MA`.
 
     >>> are_label_lists(["a", "a, b", "b, c", "c", "a, c"], ","), are_label_lists(["Bonn", "Salem, MA"], ",")
     (True, False)

@@ -1,4 +1,4 @@
-"""How the answers of a task's models are evaluated: metrics, what chooses a checkpoint, baselines, and the report."""
+"""How a task's models are evaluated: metrics, checkpoint selection, baselines, and the report."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from anyformer.tasks.trained_model import TrainedModel
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-WORST = 20  # rows of a report that were answered worst
-LEAST_SECONDS = 0.5  # below it no learner is even begun
+WORST = 20  # rows listed in a report with the largest errors
+LEAST_SECONDS = 0.5  # below it no baseline is trained
 
 
 class Baseline(NamedTuple):
-    """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none.
+    """A baseline's name, its metrics and the seconds it took; without metrics the name tells why there are none.
 
-    `difference` is the model's main metric less the baseline's, on the same rows; None where it is not known by rows.
+    `difference` is the model's main metric minus the baseline's, on the same rows; None if it is not known by row.
     `beside` are the differences of further metrics.
     """
 
@@ -45,7 +45,7 @@ class Baseline(NamedTuple):
     beside: Mapping[str, Interval] = {}
 
     def facts(self) -> dict[str, Any]:
-        """As evaluation.json holds it."""
+        """As saved in evaluation.json."""
         found = {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
         if self.difference is not None:
             found["difference"] = self.difference.facts()
@@ -55,7 +55,7 @@ class Baseline(NamedTuple):
 
 
 class TaskEvaluation:
-    """What a task says of its models' answers; every `Task` is one. A task defines the metrics and the baselines."""
+    """The evaluation of a task's models; every `Task` is one. A task defines the metrics and the baselines."""
 
     name: ClassVar[str] = ""
 
@@ -65,12 +65,12 @@ class TaskEvaluation:
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """The model's answers for some rows beside the truth; `decode` also writes texts, which takes long."""
+        """The model's answers for some rows beside the targets; `decode` also generates texts, which is slow."""
         raise NotImplementedError
 
     @abstractmethod
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
-        """Every metric that is defined for these answers, the main one first; none without rows."""
+        """Every metric defined for these answers, the main one first; none without rows."""
         raise NotImplementedError
 
     def metrics(self, answers: Answers) -> dict[str, float]:
@@ -78,7 +78,7 @@ class TaskEvaluation:
         return RowMetrics(self.compute_metrics(answers) | answers.extra, answers)
 
     def all_metrics(self, answers: Answers) -> dict[str, float]:
-        """The metrics and the loss; texts that were not written have a loss alone."""
+        """The metrics and the loss; answers without generated texts have the loss alone."""
         found = self.metrics(answers) if answers.predicted is not None else {}
         if answers.tokens:
             found.setdefault("loss", answers.nats / answers.tokens)
@@ -89,16 +89,16 @@ class TaskEvaluation:
 
     @abstractmethod
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        """The metric the task is evaluated by."""
+        """The main metric of the task."""
         raise NotImplementedError
 
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        """The metric that chooses the best checkpoint, computed at every evaluation."""
+        """The metric that selects the best checkpoint, computed at every evaluation."""
         return self.main_metric(multi=multi, labels=labels)
 
     def metrics_beside(self, preprocess: Preprocess) -> tuple[str, ...]:
-        """Metrics that tell more of this data than the main one: the first chooses the checkpoint in its place, and all
-        are compared with the baselines; none where the main one does."""
+        """Metrics that suit this data better than the main one: the first selects the checkpoint instead, and all are
+        compared with the baselines; none if the main one suits it."""
         return ()
 
     def selection_loss(self, answers: Answers) -> float | None:
@@ -106,56 +106,57 @@ class TaskEvaluation:
         return self.all_metrics(answers).get("loss")
 
     def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
-        """A metric taken apart by rows, for its standard error and interval; None where it is no sum over rows."""
+        """A metric's terms by row, for its standard error and confidence interval; None if it is no function of row
+        sums."""
         return None
 
     def fit_temperatures(self, answers: Answers) -> tuple[float, ...] | None:
-        """What logits should be divided by, as validation rows say; None where there are no probabilities to fit."""
+        """Temperatures that the logits should be divided by, fitted on validation rows; None without probabilities."""
         return None
 
     def has_threshold(self, preprocess: Preprocess) -> bool:
-        """Whether an answer is yes from some probability on, so that a threshold can be chosen."""
+        """Whether predictions are binary, so that a threshold can be chosen."""
         return False
 
     def calibrate(self, answers: Answers, calibration: Calibration) -> Answers:
-        """The same answers by other temperatures and another threshold; only of tasks that fit them."""
+        """The same answers with other temperatures and another threshold; only for tasks that fit them."""
         return answers
 
     def notes(self, answers: Answers) -> list[str]:
-        """What a reader of the metrics should know: what was left out, and why."""
+        """Notes on the metrics for the reader: what was left out, and why."""
         return []
 
     def has_truth(self, answers: Answers) -> np.ndarray:
-        """Which rows can be evaluated: their true answer is known."""
+        """Mask of rows that can be evaluated because their target is known."""
         return np.ones(len(answers.truth), dtype=bool)
 
     def examples_of(self, frame: Frame, preprocess: Preprocess, log: Log) -> Examples | None:
-        """Examples of a whole table with known answers, such as windows of a series; None where each row is one."""
+        """Examples of a whole table with known targets, such as windows of a series; None if each row is one."""
         return None
 
     def evaluate_files(
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], log: Log
     ) -> Answers | None:
-        """Answers on files with known answers that are not rows of a table; None where they are."""
+        """Answers on files with known targets that are not rows of a table; None if they are."""
         return None
 
     # ------------------------------------------------------------ baselines
 
     def truth(self, examples: Examples) -> Any:
-        """The targets of the rows, in the form that `Answers` hold them."""
+        """The targets of the rows, in the form that `Answers` have them."""
         return []
 
     def raw_rows(self, examples: Examples) -> RawRows:
-        """What a simple learner is given for the same rows."""
+        """The inputs of a simple learner for the same rows."""
         return RawRows()
 
     @abstractmethod
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The answer that needs no input: its name, in words that finish "better than ...", and its metrics.
+        """The prediction without any input: its name, in words that finish "better than ...", and its metrics.
 
-        `truth` are the training targets; `test` the raw rows of `answers`. No metrics where it cannot be given.
+        `truth` are the training targets; `test` the raw rows of `answers`. No metrics if there is none.
         """
         raise NotImplementedError
 
@@ -163,15 +164,15 @@ class TaskEvaluation:
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """A strong simple learner for this kind of data; without metrics the name says why there are none."""
+        """A strong simple learner for this kind of data; without metrics the name tells why there are none."""
         raise NotImplementedError
 
     def baselines(
         self, answers: Answers, train: Examples, *, strong: bool = True, seconds: float | None = None,
         metric: str | None = None, beside: Sequence[str] = (),
     ) -> dict[str, Any]:  # fmt: skip
-        """Both baselines on the rows of `answers`, as evaluation.json holds them; the strong one within `seconds`. By
-        how much the model is ahead is told of `metric`, or of the main one, and of those `beside` it."""
+        """Both baselines on the rows of `answers`, as saved in evaluation.json; the strong one within `seconds`. The
+        model's lead is given for `metric`, or the main one, and for those in `beside`."""
         truth, before, after = self.truth(train), self.raw_rows(train), self.raw_rows(answers.examples)
         started = time.perf_counter()
         name, scores = self.trivial_baseline(truth, answers, before, after)
@@ -193,13 +194,13 @@ class TaskEvaluation:
         return found
 
     def find_interval(self, answers: Answers, metric: str | None = None) -> Interval | None:
-        """A metric, or the main one, with its interval by bootstrap; None where it is no function of row sums."""
+        """A metric, by default the main one, with its bootstrap interval; None if it is no function of row sums."""
         main = metric or next(iter(self.all_metrics(answers)), "")
         sums = None if answers.predicted is None else self.row_sums(answers, main)
         return None if sums is None else estimate_interval(sums)
 
     def compare(self, answers: Answers, others: Mapping[str, float], metric: str | None = None) -> Interval | None:
-        """A metric of the model, or the main one, less that of others on the same rows, by paired bootstrap."""
+        """A metric of the model, by default the main one, minus another's on the same rows, by paired bootstrap."""
         if not isinstance(others, RowMetrics) or answers.predicted is None or others.answers.predicted is None:
             return None
         main = metric or next(iter(others), "")
@@ -209,46 +210,45 @@ class TaskEvaluation:
         return compare_rows(ours, theirs)
 
     def baseline_seconds(self, train: Examples) -> float:
-        """About how long the strong baseline wants to learn, where it learns from rows: so much of a limited time is
-        kept for it."""
+        """The estimated training time of the strong baseline, if it learns from rows, reserved from a time budget."""
         return 0.0
 
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
     ) -> tuple[str, dict[str, float]]:
-        """The strong baseline with what it can learn in `seconds`, where it takes long enough to ask."""
+        """The strong baseline trained on as much as `seconds` allow, if it is slow enough to matter."""
         return self.strong_baseline(truth, answers, train, test)
 
     # ------------------------------------------------------------ the report
 
     def facts(self, answers: Answers) -> dict[str, Any]:
-        """What the report shows of the answers, as JSON holds it: confusion, calibration, labels, numbers."""
+        """What the report shows of the answers, as JSON: confusion, calibration, labels, numbers."""
         return {"rows": len(answers.predicted)}
 
     def report_facts(self, answers: Answers) -> dict[str, Any]:
-        """Metrics, facts and worst rows, small and plain enough for evaluation.json."""
+        """Metrics, facts and worst rows, as JSON for evaluation.json."""
         found: dict[str, Any] = {"task": self.name, "multi": answers.multi, "metrics": self.metrics(answers)}
         found |= {"notes": self.notes(answers)} | self.facts(answers)
         return plain(found | {"worst": self.worst_rows(answers), "worst_by": self.worst_by(answers)})
 
     def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
-        """How badly each row was answered, where losses are not known."""
+        """The error of each row, if there are no losses."""
         return []
 
     def error_name(self, answers: Answers) -> str:
-        """What `row_errors` are, in a word for the head of a column."""
+        """The name of `row_errors`, as a column heading."""
         return "loss"
 
     def worst_by(self, answers: Answers) -> str:
-        """What the worst rows are chosen by."""
+        """The name of the error that ranks the worst rows."""
         return "loss" if answers.losses is not None else self.error_name(answers)
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
-        """What was true and what was answered of one row, in words."""
+        """The target and the prediction of one row, as text."""
         return {"truth": short(answers.truth[row]), "predicted": short(answers.predicted[row])}
 
     def worst_rows(self, answers: Answers, most: int = WORST) -> list[dict[str, Any]]:
-        """The rows that were answered worst, worst first; by loss where it is known, else by how far off they are."""
+        """The rows with the largest errors, worst first; by loss if known, else by `row_errors`."""
         errors = self.row_errors(answers) if answers.losses is None else answers.losses
         badness = np.asarray(errors, np.float64)
         badness = np.where(np.isfinite(badness), badness, -np.inf)

@@ -1,4 +1,4 @@
-"""What a task asks of a trained model."""
+"""The interface of a trained model to a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyformer.slots import Network
 
 
 class TrainedModel(Protocol):
-    """What a task asks of a trained model: the network, and how rows and images become its inputs."""
+    """What a task needs of a trained model: the network, and how rows and images become its inputs."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -36,6 +36,6 @@ class TrainedModel(Protocol):
 
 
 def preprocess_of(predictor: TrainedModel) -> Preprocess:
-    """How rows become inputs, of a model that was trained on columns, as all that a task predicts with are."""
+    """The preprocessing of a model that was trained on columns, like all models that tasks predict with."""
     assert predictor.preprocess is not None
     return predictor.preprocess
