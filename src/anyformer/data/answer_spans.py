@@ -1,7 +1,7 @@
 """Extractive answers: which columns are question, context and answer, and the position of each answer in its context.
 
 Answers are in SQuAD's format (1606.05250): accepted texts, and the start of the first one. A question with an empty
-    answer cell has no answer in its context (1806.03822).
+answer cell has no answer in its context (1806.03822).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class AnswerSpan(Target):
         return self.unanswered > 0
 
     def encode(self, frame: Frame) -> Encoded:
-        """Nothing: the places of answers among the tokens are found with the inputs."""
+        """A placeholder: the token positions of answers are found with the inputs."""
         return Encoded(np.zeros(len(frame), np.int64))
 
     def put(self, arrays: Arrays, encoded: Encoded) -> None:
-        """Nothing: the targets are there already."""
+        """Nothing to do: the targets are already written."""
 
     def describe(self, rows: int) -> str:
         none = f"; {some(self.unanswered, 'training row')} without one" if self.unanswered else ""
@@ -117,7 +117,7 @@ ABSENT_ANSWER = Place(0, 0)  # no answer in the context
 def find_answers(frame: Frame, names: Sequence[str], context: str, *, may_be_absent: bool) -> list[Place | None]:
     """Position of the first answer of every row; None if unknown.
 
-    A row without an answer is one whose context does not say, if that `may_be`, and else one that nobody has answered.
+    A row without an answer is one whose context has none if it `may_be_absent`, else one that is not annotated.
     """
     answers = read_answers(frame, names[0])
     starts = read_starts(frame, names[1] if len(names) > 1 and names[1] in frame.names else None)

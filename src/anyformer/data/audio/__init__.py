@@ -1,1 +1,1 @@
-"""Recordings: decoding and log-mel spectrograms."""
+"""Audio: decoding and log-mel spectrograms."""

@@ -1,4 +1,4 @@
-"""Recordings that a column names: decoded once into one long array, each clip from where the last one ended."""
+"""Audio files named by a column: decoded once and concatenated into one array."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from anyformer.errors import UserError
 from anyformer.log import Log
 
 NAME = "samples"
-LOUDEST = 32767  # samples are kept in 16 bits
-LONGEST = 10.24  # seconds, where nothing is said
-CLIPS = 200  # that say how loud the training clips are
+LOUDEST = 32767  # samples are stored as 16-bit integers
+LONGEST = 10.24  # default maximum length in seconds
+CLIPS = 200  # training clips used to estimate the loudness
 
 
 @dataclass
 class Clips:
-    """What became of a column of recordings."""
+    """The decoded audio of a column."""
 
     rate: int
     samples: int  # of the longest clip
     there: np.ndarray  # (N,): decoded
-    broken: np.ndarray  # (N,): named, but cannot be read
+    broken: np.ndarray  # (N,): named, but unreadable
     same: np.ndarray  # (N,): equal numbers for equal samples
-    first: str = ""  # the first that cannot be read, and why
+    first: str = ""  # the first unreadable file, and why
 
 
 def decode_clips(
     frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, log: Log, bad: Literal["skip", "error"]
 ) -> Clips:
-    """Decode every recording into `arrays["samples"]`, at the rate that most have."""
+    """Decode every audio file into `arrays["samples"]`, at the most frequent sample rate."""
     folder = frame.folder
     heads: list[tuple[Path, AudioHeader] | None] = []
     broken, first = np.zeros(len(frame), bool), ""
@@ -87,7 +87,7 @@ def decode_clips(
 def decode_new_clips(
     frame: Frame, column: str, arrays: Arrays, *, rate: int, most: int
 ) -> tuple[np.ndarray, dict[int, UserError]]:
-    """Decode recordings for a model that knows their rate: which rows have one, and why others cannot be read."""
+    """Decode audio for a model with a known sample rate: which rows have one, and the errors of unreadable ones."""
     folder = frame.folder
     clips, starts = arrays.growing(NAME, np.int16), [0]
     there = np.zeros(len(frame), bool)
@@ -110,7 +110,7 @@ def decode_new_clips(
 
 
 def clip_of(recording: Recording, head: AudioHeader, rate: int, most: int) -> np.ndarray:
-    """A recording as it is stored: at the rate asked for, at most `most` samples, in 16 bits."""
+    """An audio file as stored: at the given sample rate, at most `most` samples, in 16 bits."""
     wave, own = read_sound(recording, head)
     stored = np.zeros(stored_length(head, rate, most), np.int16)
     wave = resample(wave, own, rate)[: len(stored)]
@@ -119,17 +119,17 @@ def clip_of(recording: Recording, head: AudioHeader, rate: int, most: int) -> np
 
 
 def stored_length(head: AudioHeader, rate: int, most: int) -> int:
-    """Samples of a clip as it is stored."""
+    """Number of stored samples of a clip."""
     return min(most, resampled_length(head.samples, head.rate, rate))
 
 
 def place_error(error: UserError, frame: Frame, row: int) -> UserError:
-    """The error of a recording, with the row that names it."""
+    """The error of an audio file, with the row that names it."""
     return UserError(error.what, where=f"{frame.place(row)} ({error.where})", fix=error.fix)
 
 
 def shape(heads: list[AudioHeader], settings: AudioSettings) -> tuple[int, int]:
-    """Samples a second and samples of the longest clip."""
+    """Sample rate, and number of samples of the longest clip."""
     rate = settings.sample_rate or Counter(head.rate for head in heads).most_common(1)[0][0]
     seconds = np.array([head.samples / head.rate for head in heads])
     usual = min(float(seconds.max()), 1.5 * float(np.quantile(seconds, 0.95)), LONGEST)
@@ -137,7 +137,7 @@ def shape(heads: list[AudioHeader], settings: AudioSettings) -> tuple[int, int]:
 
 
 def log_clips(heads: list[AudioHeader], rate: int, most: int, log: Log) -> None:
-    """Say what was made alike."""
+    """Log what was resampled, mixed down or cut."""
     seconds = sum(head.samples / head.rate for head in heads)
     other = sum(head.rate != rate for head in heads)
     mixed = sum(head.channels > 1 for head in heads)
@@ -148,7 +148,7 @@ def log_clips(heads: list[AudioHeader], rate: int, most: int, log: Log) -> None:
 
 
 def loudness(arrays: Arrays, rows: np.ndarray, rate: int) -> tuple[float, float]:
-    """Mean and deviation of the log-mel powers of some training clips, by which a model scales them."""
+    """Mean and standard deviation of the log-mel powers of some training clips, for normalisation."""
     count, total, squares = 0, 0.0, 0.0
     for row in rows[:: max(1, len(rows) // CLIPS)][:CLIPS].tolist():
         found = spectra(arrays, row, rate)
@@ -160,7 +160,7 @@ def loudness(arrays: Arrays, rows: np.ndarray, rate: int) -> tuple[float, float]
 
 
 def spectra(arrays: Arrays, clip: int, rate: int) -> torch.Tensor:
-    """The log-mel powers (bands, F) of one clip, without any where it is shorter than a window."""
+    """The log-mel powers (bands, F) of one clip; F is 0 if it is shorter than a window."""
     window, hop = max(2, round(0.025 * rate)), max(1, round(0.010 * rate))
     starts = arrays[f"{NAME}_starts"]
     wave = torch.from_numpy(arrays[NAME][starts[clip] : starts[clip + 1]].astype(np.float32) / LOUDEST)
@@ -170,7 +170,7 @@ def spectra(arrays: Arrays, clip: int, rate: int) -> torch.Tensor:
 
 
 def clip_spectra(arrays: Arrays, at: np.ndarray, rate: int) -> np.ndarray:
-    """Mean and deviation of each band over a clip, (N, 2 bands): what a simple learner is given; nan where none is."""
+    """Mean and standard deviation of each band over a clip, (N, 2 bands), as features of baselines; nan if empty."""
     kept = arrays["sounded"][at] if "sounded" in arrays else at
     rows = []
     for clip in kept.tolist():
@@ -181,7 +181,7 @@ def clip_spectra(arrays: Arrays, at: np.ndarray, rate: int) -> np.ndarray:
 
 
 def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Clips (B, samples) with silence behind, and the samples of each."""
+    """Clips (B, samples) padded with silence, and their lengths in samples."""
     kept = arrays["sounded"][at] if "sounded" in arrays else at
     starts, flat = arrays[f"{NAME}_starts"], arrays[NAME]
     found = np.zeros((len(at), samples), np.float32)
@@ -196,7 +196,7 @@ def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, t
 def augment_clips(
     sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: AudioSettings
 ) -> torch.Tensor:
-    """Each clip a little earlier or later and a little louder or softer, by the row and the epoch alone."""
+    """Shift each clip in time and change its volume a little, determined by the row and the epoch alone."""
     found = sound.clone()
     for at, row in enumerate(rows.tolist()):
         generator = draw.generator(row)

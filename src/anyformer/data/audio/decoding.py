@@ -1,6 +1,7 @@
-"""Recordings: WAV files read without help, other kinds through soundfile; one channel, at the rate asked for.
+"""Audio decoding: WAV files natively, other formats through soundfile; mono, at the requested sample rate.
 
-WAV and resampling are ours: serving has neither soundfile nor scipy, and a head is checked before its sound is read.
+WAV and resampling are implemented here: serving has neither soundfile nor scipy, and a header is checked before its
+samples are read.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from anyformer.errors import UserError
 from anyformer.extras import install_command
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-ZEROS = 6  # crossings of the sinc on each side
-MOST_PHASES = 2000  # of a resampling filter; rates that share no larger divisor are joined by straight lines
-WHOLE = 0xFFFFFFFF  # the size that programs write who do not know it yet
+ZEROS = 6  # zero crossings of the sinc on each side
+MOST_PHASES = 2000  # phases of a resampling filter; rates with more are interpolated linearly
+WHOLE = 0xFFFFFFFF  # the size written by programs that do not know it yet
 
 
 @dataclass(frozen=True)
 class AudioHeader:
-    """What a recording says of itself."""
+    """The header of an audio file."""
 
     rate: int
     channels: int
-    samples: int  # of each channel
+    samples: int  # per channel
     kind: int = PCM
     bits: int = 16
     start: int = 0  # byte of the first sample
 
 
-Recording = Path | bytes  # a file, or what is in one
-PACKED = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")  # how FLAC, Ogg and MP3 begin
+Recording = Path | bytes  # a path, or the contents of a file
+PACKED = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")  # magic bytes of FLAC, Ogg and MP3
 
 
 def look_at(recording: Recording) -> AudioHeader:
-    """Rate, channels and samples of a recording, without reading its sound."""
+    """Sample rate, channels and length of an audio file, without reading its samples."""
     if not is_wav(recording):
         return with_soundfile(recording)[1]
     try:
@@ -54,7 +55,7 @@ def look_at(recording: Recording) -> AudioHeader:
 
 
 def read_sound(recording: Recording, head: AudioHeader | None = None) -> tuple[np.ndarray, int]:
-    """Samples (N,) between -1 and 1, the mean of all channels, and how many there are a second."""
+    """Samples (N,) in [-1, 1], the mean of all channels, and the sample rate."""
     head = look_at(recording) if head is None else head
     if not is_wav(recording):
         found = with_soundfile(recording)[0]
@@ -72,7 +73,7 @@ def read_sound(recording: Recording, head: AudioHeader | None = None) -> tuple[n
 
 
 def is_wav(recording: Recording) -> bool:
-    """Whether it is read without help: by the file's name, or by the first bytes of what has no name."""
+    """Whether it is decoded natively: by the file's name, or by the magic bytes of contents."""
     if isinstance(recording, bytes):
         return not recording.startswith(PACKED)
     return recording.suffix.lower() in (".wav", ".wave", "")
@@ -90,7 +91,7 @@ def name_of(recording: Recording) -> str:
 
 
 def wav_head(file: BinaryIO, name: str) -> AudioHeader:
-    """Walk the pieces of a RIFF file up to its samples."""
+    """Walk the chunks of a RIFF file up to its samples."""
 
     def bad(what: str, fix: str = "record or convert it again") -> UserError:
         return UserError(what, where=name, fix=fix)
@@ -124,7 +125,7 @@ def wav_head(file: BinaryIO, name: str) -> AudioHeader:
 
 
 def wav_format(raw: bytes, bad: object) -> tuple[int, int, int, int]:
-    """Kind, channels, rate and bits; what is compressed or makes no sense is refused."""
+    """Format, channels, sample rate and bits; compressed or inconsistent ones are rejected."""
     assert callable(bad)
     if len(raw) < 16:
         raise bad("its format is cut off")
@@ -140,7 +141,7 @@ def wav_format(raw: bytes, bad: object) -> tuple[int, int, int, int]:
 
 
 def decode_samples(raw: bytes, head: AudioHeader) -> np.ndarray:
-    """Stored samples as float32; whole numbers become shares of the largest there is."""
+    """Stored samples as float32; integers are scaled to [-1, 1]."""
     if head.kind == FLOAT:
         return np.frombuffer(raw, "<f4" if head.bits == 32 else "<f8").astype(np.float32)
     if head.bits == 8:
@@ -148,13 +149,13 @@ def decode_samples(raw: bytes, head: AudioHeader) -> np.ndarray:
     if head.bits == 24:
         bytes_ = np.frombuffer(raw, np.uint8).reshape(-1, 3)
         whole = np.zeros((len(bytes_), 4), np.uint8)
-        whole[:, 1:] = bytes_  # the low byte stays 0, so that the sign is in its place
+        whole[:, 1:] = bytes_  # the low byte stays 0, so that the sign bit is in its place
         return whole.view("<i4")[:, 0].astype(np.float32) / 2.0**31
     return np.frombuffer(raw, f"<i{head.bits // 8}").astype(np.float32) / 2.0 ** (head.bits - 1)
 
 
 def with_soundfile(recording: Recording) -> tuple[np.ndarray, AudioHeader]:
-    """FLAC, Ogg and MP3, which need another package."""
+    """FLAC, Ogg and MP3, through the optional soundfile package."""
     name = name_of(recording)
     try:
         import soundfile
@@ -175,12 +176,12 @@ def with_soundfile(recording: Recording) -> tuple[np.ndarray, AudioHeader]:
 
 
 def resampled_length(samples: int, old: int, new: int) -> int:
-    """How many samples a clip has at another rate."""
+    """Number of samples of a clip at another sample rate."""
     return -(-samples * new // old)
 
 
 def resample(wave: np.ndarray, old: int, new: int) -> np.ndarray:
-    """The same sound at another rate: a sinc under a squared cosine, one filter for each phase of the ratio."""
+    """Resample by a sinc windowed by a squared cosine, with one filter for each phase of the ratio."""
     if old == new or not len(wave):
         return wave
     count = resampled_length(len(wave), old, new)
@@ -188,7 +189,7 @@ def resample(wave: np.ndarray, old: int, new: int) -> np.ndarray:
     down, up = old // shared, new // shared
     if up > MOST_PHASES:
         return np.interp(np.arange(count) * (old / new), np.arange(len(wave)), wave).astype(np.float32)
-    cut = 0.99 * min(down, up)  # of the lower rate's own limit, in units of both
+    cut = 0.99 * min(down, up)  # cutoff just below the lower Nyquist frequency, in units of both rates
     reach = math.ceil(ZEROS * down / cut)
     at = (
         torch.arange(-reach, reach + down, dtype=torch.float64) / down

@@ -1,4 +1,4 @@
-"""Arrow columns from plain values, and from one type to another."""
+"""Arrow columns from plain values, and conversions between types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The narrowest type that holds values of both; text holds everything."""
+    """The narrowest type that holds values of both; string holds any value."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -37,7 +37,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def as_type(column: Any, kind: pa.DataType) -> Any:
-    """A column in another type; what has no form there is written as text."""
+    """A column cast to another type; values that cannot be cast are cast from text."""
     import pyarrow as pa
 
     if column.type == kind:
@@ -49,13 +49,13 @@ def as_type(column: Any, kind: pa.DataType) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """A value as text: words as they are, whole numbers without a point, all else as JSON writes it."""
+    """A value as text: strings unchanged, whole numbers without a decimal point, anything else as JSON."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))  # as a column of numbers alone is written
+        return str(int(value))  # as a column of numbers is written
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -63,7 +63,7 @@ def text_of(value: Any) -> str | None:
 
 
 def column_of(values: Sequence[Any] | np.ndarray) -> pa.Array:
-    """A column of plain values: whole numbers, numbers, truths, texts or lists of these; a mixture becomes text."""
+    """A column of plain values: integers, floats, booleans, strings or lists of these; a mixture becomes strings."""
     import pyarrow as pa
 
     if isinstance(values, np.ndarray) and values.dtype != object:
@@ -93,7 +93,7 @@ def as_float(value: float | None) -> float | None:
 
 
 def plain_types(column: Any) -> Any:
-    """A column without dictionaries and other ways of saying the same: text, numbers, truths, times, lists."""
+    """A column without dictionary encoding and equivalent types: strings, numbers, booleans, timestamps, lists."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -121,7 +121,7 @@ def plain_types(column: Any) -> Any:
 
 
 def within_calendar(column: Any) -> Any:
-    """Moments with those outside the years 1 to 9999 as missing: neither Python nor a calendar has a name for them."""
+    """Timestamps with those outside the years 1 to 9999 as missing: Python cannot represent them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -136,7 +136,7 @@ def within_calendar(column: Any) -> Any:
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """Structures as columns of their own, and every column in a plain type."""
+    """A table with structs flattened, and every column of a plain type."""
     import pyarrow as pa
 
     while any(pa.types.is_struct(field.type) for field in table.schema):

@@ -41,7 +41,7 @@ SAMPLES_ALONE = "give the path or the bytes of a WAV file: samples alone do not 
 
 
 class AudioModality(Modality):
-    """The samples of a row's recording."""
+    """The samples of a row's audio file."""
 
     name: ClassVar[str] = "audio"
     rank: ClassVar[int] = 40
@@ -57,7 +57,7 @@ class AudioModality(Modality):
     columns: tuple[Audio, ...]
 
     def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
-        if work.train is None:  # those to train on were decoded before their rows were split
+        if work.train is None:  # training files were decoded before their rows were split
             for column in self.columns:
                 there, unread = decode_new_clips(
                     work.frame, column.name, work.arrays, rate=column.sample_rate or 1, most=column.samples or 1
@@ -67,7 +67,7 @@ class AudioModality(Modality):
         return preprocess
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
-        """Recordings (B, samples) and the samples of each, varied with a draw."""
+        """Audio (B, samples) and its lengths in samples, augmented with a draw."""
         (column,) = self.columns
         clips, lengths = waves(examples.arrays, at, column.samples or 1)
         if draw is not None and examples.settings is not None:
@@ -84,7 +84,8 @@ class AudioModality(Modality):
 
     @classmethod
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
-        """Spectra of these clips; a patch as high as the preset's spectrum is as high as the data's."""
+        """An embedding of spectra for these clips; a patch as high as the preset's spectrum becomes as high as the
+        data's."""
         embed = own if isinstance(own, Frames) else Frames(sample_rate=16000, cls=False)
         mels, (high, wide), (down, along) = bands(sizes.sample_rate), embed.cell, embed.apart
         whole = high == embed.mels
@@ -138,7 +139,7 @@ class Audio(FileColumn):
         return self.replace(mean=mean, deviation=deviation)
 
     def parse_value(self, value: Any) -> str | bytes:
-        """A path, or the bytes of a file of sound."""
+        """A path, or the contents of an audio file."""
         if isinstance(value, str | os.PathLike):
             return os.fspath(value)
         if isinstance(value, bytes | bytearray):

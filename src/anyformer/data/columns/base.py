@@ -1,8 +1,8 @@
 """The interface of a kind of column; all kind-specific behaviour of the library is here.
 
-A kind is a subclass of `Column` in one file, and exists because that file was imported. It says how a column of its
-kind is recognised, what is fitted on the training rows and saved in preprocess.json, how cells become arrays, what one
-cell of a new row may be, and which `Modality` brings it into the network.
+A kind is a subclass of `Column` in one file, registered when that file is imported. It defines how a column of its kind
+is recognised, what is fitted on the training rows and saved in preprocess.json, how cells become arrays, which values a
+cell of a new row may have, and which `Modality` brings it into the network.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Column(Spec, slot=True):
 
     @classmethod
     def beside(cls, seen: Scan, facts: Facts, others: Sequence[Facts]) -> Facts:
-        """The facts of a column of this kind where those of all columns of the table are known."""
+        """The facts of a column of this kind, revised once those of all columns are known."""
         return facts
 
     @classmethod
     def fitting_cells(cls, column: pa.ChunkedArray, facts: Facts) -> tuple[int, str]:
-        """How many cells of a column whose kind was asked for fit it, and the form they are written in."""
+        """How many cells of a column with a user-given kind fit it, and their format."""
         return facts.rows - facts.missing, ""
 
     @classmethod
@@ -82,7 +82,7 @@ class Column(Spec, slot=True):
 
     @classmethod
     def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
-        """The cells as `fit` and `encode` take them; an array is kept on disk. None where nothing is fitted on them."""
+        """The cells as input of `fit` and `encode`; an array is cached on disk. None if nothing is fitted on them."""
         return None
 
     @classmethod
@@ -92,7 +92,7 @@ class Column(Spec, slot=True):
 
     @classmethod
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Self:
-        """The column as the training rows have it."""
+        """Fit the column to the training rows."""
         return cls(name=name)
 
     def started_from(self, given: StartModelConstraints) -> Self:
@@ -100,7 +100,7 @@ class Column(Spec, slot=True):
         return self
 
     def read_from(self, parsed: Parsed) -> ColumnValues:
-        """The cells of all rows as `encode` takes them."""
+        """The cells of all rows as input of `encode`."""
         return parsed.values(type(self), self.name)
 
     def as_texts(self, cells: pa.ChunkedArray) -> list[str]:
@@ -108,7 +108,7 @@ class Column(Spec, slot=True):
         return texts(cells)
 
     def encode(self, values: ColumnValues) -> np.ndarray:
-        """The rows as numbers, (N,) or (N, ...)."""
+        """The rows as an array (N,) or (N, ...)."""
         raise NotImplementedError
 
     def lost(self, encoded: np.ndarray) -> np.ndarray:
@@ -121,9 +121,9 @@ class Column(Spec, slot=True):
     # ------------------------------------------------------------ new rows
 
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
-        """A column of a table. What has a type of its own may be read all at once; still no cell sees another.
+        """Parse a column of a table. Typed cells may be parsed in bulk, but still independently of each other.
 
-        `known` refuses values that training did not have.
+        `known` rejects values unseen in training.
         """
         return self.parse_values(cells.to_pylist(), known=known)
 
@@ -141,7 +141,7 @@ class Column(Spec, slot=True):
         return self.arrow(made, bad), bad
 
     def parse_value(self, value: Any) -> Any:
-        """One value that is there, as the column holds it; a `UserError` where it is none."""
+        """Parse one non-missing value; raises a `UserError` if it is invalid."""
         raise NotImplementedError
 
     def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
@@ -160,14 +160,14 @@ class Column(Spec, slot=True):
 
     @classmethod
     def files_in(cls, paths: Sequence[Path]) -> list[str] | None:
-        """The cells that files and folders without labels stand for, where this is all a model reads."""
+        """The cells for files and folders without labels, if this column is the only input of a model."""
         return None
 
     # ------------------------------------------------------------ requests and reports
 
     @property
     def request_noun(self) -> str:
-        """One cell of a request, in messages."""
+        """Noun for one cell of a request, in messages."""
         return self.noun
 
     def from_request(self, value: Any) -> Any:
@@ -179,7 +179,7 @@ class Column(Spec, slot=True):
         raise NotImplementedError
 
     def worth_looking_at(self) -> Any:
-        """A cell to look at where none was given: not the shortest, but one that shows something."""
+        """An example cell for inspection: not the shortest, but one that shows something."""
         return self.example()
 
     def show(self, value: Any) -> str:
@@ -210,7 +210,7 @@ class FileColumn(Column, slot=True):
         raise NotImplementedError
 
     def settle(self, decoded: Decoded, arrays: Arrays, kept: np.ndarray, train: np.ndarray) -> FileColumn:
-        """Note which decoded rows were `kept`; the column with what those to `train` on say."""
+        """Record which decoded rows were `kept`; returns the column fitted to those in `train`."""
         raise NotImplementedError
 
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
@@ -226,7 +226,7 @@ class FileColumn(Column, slot=True):
         return is_none(value) or (isinstance(value, str | bytes) and not value)
 
     def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
-        """Paths as they are; where the bytes of some files are given, those of all."""
+        """Paths unchanged; if the contents of some files are given, the contents of all."""
         import pyarrow as pa
 
         if not any(isinstance(value, bytes) for value in values):
@@ -255,7 +255,7 @@ class Decoded:
     steps: ImageSteps | None = None  # how a new image is prepared
 
 
-# ---------------------------------------------------------------- cells of new rows that have a type of their own
+# ---------------------------------------------------------------- typed cells of new rows
 
 
 def is_scalar(kind: pa.DataType) -> bool:
@@ -266,7 +266,7 @@ def is_scalar(kind: pa.DataType) -> bool:
 
 
 def absent(cells: pa.ChunkedArray, *, nones: bool = False) -> np.ndarray:
-    """Which cells of a typed column hold nothing, or with `nones` a word that says so, as of numbers and dates."""
+    """Mask of missing cells in a typed column; `nones` includes words for a missing number or date."""
     if is_words(cells.type):
         words = as_words(cells)
         said = [stands_for_none(clean_words(piece)).fill_null(True) for piece in pieces(words)] if nones else []
@@ -276,7 +276,7 @@ def absent(cells: pa.ChunkedArray, *, nones: bool = False) -> np.ndarray:
 
 
 def empty(frame: Frame, name: str) -> np.ndarray:
-    """Which cells of a frame's column hold nothing."""
+    """Mask of missing cells in a frame's column."""
     import pyarrow.compute as pc
 
     column = frame.column(name)

@@ -103,7 +103,7 @@ class Category(TableColumn):
             return
         strange = new.copy()
         if work.train is not None:
-            strange[work.train] = False  # too rare in training to count, as was asked
+            strange[work.train] = False  # too rare in training to count, as requested
         row = int(np.flatnonzero(strange if strange.any() else new)[0])
         first = describe_cell(work.frame, self.name, row)
         if refused and strange.any():
@@ -148,7 +148,7 @@ class Category(TableColumn):
 
 
 def parse_word(value: Any, where: str) -> str | None:
-    """A text, or a number or truth as training wrote it; None for anything else."""
+    """A string, or a number or boolean as written in training; None for anything else."""
     import pyarrow as pa
 
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Cells of a column as plain words: codes for those that repeat, missing ones apart, names in a fixed order."""
+"""Cells of a column as words: integer codes, missing cells apart, names in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anyformer.data.columns.convert import strings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ENORMOUS = 1e150  # of a number that is still reckoned with
-LARGEST = 1e30  # of a number in an array; a float32 holds it
-BETWEEN = "\x1f"  # stands between the items of a list that is compared as one word
+ENORMOUS = 1e150  # largest number in computations
+LARGEST = 1e30  # largest number in an array; a float32 holds it
+BETWEEN = "\x1f"  # separates the items of a list that is compared as one word
 
 
 def as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as strings, null where a cell is missing; whole numbers without a decimal point."""
+    """The column as strings, null if a cell is missing; whole numbers without a decimal point."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -28,11 +28,11 @@ def as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column, kind = column.cast(kind.value_type), kind.value_type
     if is_list(kind):
         return pc.binary_join(column.cast(pa.list_(pa.string())), BETWEEN)
-    if pa.types.is_float16(kind):  # which Arrow cannot round
+    if pa.types.is_float16(kind):  # Arrow cannot round it
         column, kind = column.cast(pa.float32()), pa.float32()
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
-        # Each cell by itself: whether its neighbours are whole does not change how it is written.
+        # Per cell: whether its neighbours are whole does not change how it is written.
         whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), float(2**53)))
         integers = pc.if_else(whole, column, pa.scalar(None, kind)).cast(pa.int64())
         return pc.if_else(whole, integers.cast(pa.string()), column.cast(pa.string()))
@@ -47,7 +47,7 @@ def is_list(kind: Any) -> bool:
 
 
 def factorize(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
-    """Every cell as the number of its word, -1 where it is missing, and the words in the order they come."""
+    """The code of every cell, -1 if missing, and the words in order of first occurrence."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -59,13 +59,13 @@ def factorize(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
 
 
 def texts(column: pa.ChunkedArray) -> list[str]:
-    """Every cell as text, empty where it is missing; the words of a list with spaces between."""
+    """Every cell as text, empty if missing; the words of a list joined by spaces."""
     found = strings(column) if is_list(column.type) else as_words(column)
     return ["" if text is None else text for text in found.to_pylist()]
 
 
 def clip_numbers(values: np.ndarray) -> np.ndarray:
-    """Numbers as float64, nan where one is not finite, none so large that its square could not be held."""
+    """Numbers as float64, nan if not finite, clipped so that their squares are finite."""
     return np.clip(np.where(np.isfinite(values), values, np.nan).astype(np.float64), -ENORMOUS, ENORMOUS)
 
 
@@ -79,7 +79,7 @@ def some(count: int, noun: str) -> str:
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names sorted: by value where all are numbers, else as text."""
+    """Names sorted: by value if all are numbers, else as text."""
     known = sorted(set(names))
     values = [number_of(name) for name in known]
     if all(value is not None for value in values):
@@ -88,7 +88,7 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def number_of(word: str) -> float | None:
-    """The finite number a word says, or None."""
+    """The finite number that a word spells, or None."""
     try:
         value = float(word)
     except ValueError:

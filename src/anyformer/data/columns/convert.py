@@ -1,4 +1,4 @@
-"""Cells as numbers, words and moments, whether the file wrote them as text or had types of its own."""
+"""Cells as numbers, words and timestamps, from text or from typed columns."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What people write into a cell they have no value for; spaces around it do not matter.
+# Words for a missing value; surrounding spaces do not matter.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "Null", "?", "-")
-# What stands in a column of numbers or dates where there is none, in small letters; elsewhere it may be a word.
+# Words for a missing number or date, in lower case; in other columns they may be values.
 NONES = (
     "none", "unknown", "unk", "missing", "nil", "na", "n.a.", "n.a", "nan", "null", "not available", "not applicable",
     "*", "**", ".", "..", "...", "--", "---", "#div/0!", "#value!", "#ref!",
 )  # fmt: skip
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-PIECE = 2**17  # rows looked at in one go
+PIECE = 2**17  # rows processed at once
 
 CLOCK = r"(?P<h>\d{1,2})(?::(?P<n>\d{2})(?::(?P<s>\d{2})(?:[.,]\d+)?)?)?(?:\s?(?P<p>[AaPp])\.?[Mm]\.?)?"
 TIME = r"(?:[T ]" + CLOCK + r"\s?(?P<z>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
-DAY_FORMS = {  # how a date is written in digits, to what it is read by
+DAY_FORMS = {  # formats of dates in digits, and the patterns that read them
     "iso": r"^(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})" + TIME,
     "y/m/d": r"^(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})" + TIME,
     "d.m.y": r"^(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})" + TIME,
@@ -41,31 +41,31 @@ FORMS = DAY_FORMS | {
     "d month y": r"^(?P<d>\d{1,2})[-/\s.]+" + MONTH + r"[-/\s,]+" + YEAR + TIME,
     "month d y": "^" + MONTH + r"[-/\s]+(?P<d>\d{1,2})(?:st|nd|rd|th)?[-/\s,]+(?P<y>\d{4})" + TIME,
 }
-CENTURY = 30  # years of two digits below are of this century, as spreadsheets read them
+CENTURY = 30  # two-digit years below are in this century, as in spreadsheets
 
 
 def numbers(column: Any) -> np.ndarray:
-    """The cells as float64, nan where one is missing, no number or not finite."""
+    """The cells as float64, nan if missing, not a number or not finite."""
     parts = [numbers_of(piece) for piece in pieces(column)]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def strings(column: Any) -> pa.ChunkedArray:
-    """The cells as text, null where one is missing; a list of words becomes the words with spaces between them."""
+    """The cells as text, null if missing; a list of words is joined by spaces."""
     import pyarrow as pa
 
     return pa.chunked_array([words_of(piece) for piece in pieces(column)], pa.string())
 
 
 def days(column: Any, form: str | None = None) -> np.ndarray:
-    """The cells as moments (datetime64[s]), NaT where one is none. `form` is how they are written: see `date_form`."""
+    """The cells as datetime64[s], NaT if not a date. `form` is their format: see `date_form`."""
     form = form or date_form(column)
     parts = [moments_of(piece, form) for piece in pieces(column)]
     return np.concatenate(parts) if parts else np.zeros(0, "datetime64[s]")
 
 
 def pieces(column: Any) -> Iterator[Any]:
-    """A column as arrays of at most `PIECE` rows, so that no more is in memory at once."""
+    """A column as arrays of at most `PIECE` rows, to limit memory."""
     import pyarrow as pa
 
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
@@ -83,7 +83,7 @@ def is_words(kind: pa.DataType) -> bool:
 
 
 def clean_words(piece: pa.Array) -> pa.Array:
-    """Texts without the spaces around them, null where one stands for a missing value."""
+    """Stripped texts, null if they stand for a missing value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -92,7 +92,7 @@ def clean_words(piece: pa.Array) -> pa.Array:
 
 
 def stands_for_none(words: pa.Array) -> pa.Array:
-    """Which cleaned texts say that a number or a date is not known, in a word that is no mistake."""
+    """Mask of cleaned texts that mean a missing number or date, rather than an error."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -154,7 +154,7 @@ def words_of(piece: pa.Array) -> pa.Array:
 
 
 def date_form(column: Any) -> str | None:
-    """How the dates of a text column are written, a key of `FORMS`; None where they are none or could be two things."""
+    """The date format of a text column, a key of `FORMS`; None if there is none or it is ambiguous."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -178,7 +178,7 @@ def date_form(column: Any) -> str | None:
 
 
 def is_date_in_digits(column: Any) -> bool:
-    """Whether a text column holds days written as 20260131, each of which could be read as a number."""
+    """Whether a text column holds dates written as 20260131, each of which could be read as a number."""
     if not is_words(column.type):
         return False
     first = column.slice(0, 100)
@@ -186,7 +186,7 @@ def is_date_in_digits(column: Any) -> bool:
 
 
 def allowed_misfits(known: int) -> int:
-    """How many cells may not fit the kind of their column and be taken as missing: 1 in 50, none of a few."""
+    """How many cells may not fit the kind of their column and count as missing: 1 in 50, none of a few."""
     return known // 50
 
 
@@ -196,17 +196,17 @@ def moments_of(piece: pa.Array, form: str | None) -> np.ndarray:
 
     kind = piece.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        # Nanoseconds are cut off; what no calendar has was taken out when the column was read.
+        # Nanoseconds are truncated; dates outside the calendar were removed when the column was read.
         return piece.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False).astype("datetime64[s]")
     if not is_words(kind) or form is None:
         return np.full(len(piece), np.datetime64("NaT", "s"))
-    coded = clean_words(piece).dictionary_encode()  # the same day comes often
+    coded = clean_words(piece).dictionary_encode()  # the same day is frequent
     distinct = np.append(moments_in(coded.dictionary, form), np.datetime64("NaT", "s"))
     return distinct[coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)]
 
 
 def moments_in(words: pa.Array, form: str) -> np.ndarray:
-    """Cleaned texts as datetime64[s]; a day that no calendar has is NaT."""
+    """Cleaned texts as datetime64[s]; an impossible date is NaT."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -249,7 +249,7 @@ def moments_in(words: pa.Array, form: str) -> np.ndarray:
 
 
 def shift(zones: pa.Array) -> np.ndarray:
-    """Seconds a clock is ahead: +01:30 is 5400."""
+    """UTC offsets in seconds: +01:30 is 5400."""
     ahead = np.zeros(len(zones), np.int64)
     for at, zone in enumerate(zones.to_pylist()):
         if zone and zone[0] in "+-":

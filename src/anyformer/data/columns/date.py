@@ -1,4 +1,4 @@
-"""Columns of days and moments."""
+"""Columns of dates and times."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Date(TableColumn):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        """Moments, and words that are all dates of one form."""
+        """Timestamps, and words that are all dates of one format."""
         if seen.holds == "moments":
             return cls.facts(seen, "iso")
         if seen.holds != "words":
             return None
         first = seen.few.slice(0, 100)
-        slashes = seen.all_match(FORMS["d/m/y"], 100)  # the whole column must tell the order of day and month
+        slashes = seen.all_match(FORMS["d/m/y"], 100)  # the whole column must determine the order of day and month
         form = date_form(seen.column) if date_form(first) or slashes else None
         if form is None and slashes and not seen.hint:
             seen.hint = "; look like dates, but day and month cannot be told apart"
@@ -58,7 +58,7 @@ class Date(TableColumn):
 
     @classmethod
     def facts(cls, seen: Scan, form: str) -> Facts:
-        """The facts of a column of dates that are written in this form."""
+        """The facts of a column of dates in this format."""
         found = days(seen.column, form)
         good = found[~np.isnat(found)]
         nones = (
@@ -90,7 +90,7 @@ class Date(TableColumn):
 
     @classmethod
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Date:
-        """The parts that vary in the training rows, each scaled; `form` is how they are written, where it is known."""
+        """The parts that vary in the training rows, each scaled; `form` is their format, if known."""
         form = form if isinstance(values, np.ndarray) else form or date_form(values) or ""
         moments = values if isinstance(values, np.ndarray) else days(values, form or None)
         elapsed = since_1970(moments)
@@ -111,13 +111,13 @@ class Date(TableColumn):
         return parsed.values(type(self), self.name, self.form)
 
     def encode(self, values: ColumnValues) -> np.ndarray:
-        """Scaled parts (N, parts), nan where there is no date."""
+        """Scaled parts (N, parts), nan if there is no date."""
         moments = values if isinstance(values, np.ndarray) else days(values, self.form or None)
         found = dates(moments, self.start)
         return np.stack([part.encode(found[part.name]) for part in self.parts or ()], 1)
 
     def features(self, frame: Frame) -> np.ndarray:
-        """The parts that the network gets too, unscaled (N, parts): year, weekday, hour, ... and elapsed days."""
+        """The parts that the network also gets, unscaled (N, parts): year, weekday, hour, ... and elapsed days."""
         found = dates(days(frame.column(self.name), self.form or None), self.start)
         return np.stack([found[part.name] for part in self.parts or ()], 1)
 
@@ -131,7 +131,7 @@ class Date(TableColumn):
         return pa.array(moments), {row: self.wrong(cells[row].as_py()) for row in np.flatnonzero(odd).tolist()}
 
     def parse_values(self, values: Sequence[Any], *, known: bool = False) -> ParsedCells:
-        """Texts in the form that training had, and days and moments of Python."""
+        """Texts in the format of the training rows, and Python dates and datetimes."""
         import pyarrow as pa
 
         values = [own_value(value) for value in values]
@@ -161,13 +161,13 @@ class Date(TableColumn):
 
 
 def since_1970(moments: np.ndarray) -> np.ndarray:
-    """Days since 1970 with their fraction; nan for no date."""
+    """Days since 1970 with fraction; nan for no date."""
     seconds = moments.astype("datetime64[s]").astype(np.int64) / 86400.0
     return np.where(np.isnat(moments), np.nan, seconds)
 
 
 def dates(moments: np.ndarray, start: float) -> dict[str, np.ndarray]:
-    """The parts of each moment as numbers."""
+    """The parts of each timestamp as numbers."""
     missing = np.isnat(moments)
     month, day = moments.astype("datetime64[M]"), moments.astype("datetime64[D]")
     whole = {

@@ -1,4 +1,4 @@
-"""Columns of words that are the names of files."""
+"""Columns of file names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def recognise_files(seen: Scan, kind: type[FileColumn], endings: tuple[str, ...]) -> Facts | None:
-    """Names of files of a kind, where at least one of the first is there; else names that differ are left out."""
+    """File names of a kind, if at least one of the first exists; otherwise distinct names are left out."""
     if seen.holds != "words":
         return None
     names = seen.few.slice(0, 200).to_pylist()
@@ -23,6 +23,6 @@ def recognise_files(seen: Scan, kind: type[FileColumn], endings: tuple[str, ...]
     if any(os.path.isfile(place) for place in places):
         return seen.made(kind.kind, f"names of {kind.kind} files")
     repeated = Category.repeated(seen)
-    if repeated is not None:  # such as icons: the same few names again and again say something by themselves
+    if repeated is not None:  # such as icons: names that repeat are informative by themselves
         return repeated
     return seen.left_out(f"names of {kind.plural}, none of which is there, such as {names[0][-60:]!r}")

@@ -67,7 +67,7 @@ class ImageModality(Modality):
     columns: tuple[Image, ...]
 
     def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
-        if work.train is None:  # those to train on were decoded before their rows were split
+        if work.train is None:  # training images were decoded before their rows were split
             for column in self.columns:
                 there, unread = column.decode_new(work.frame, work.arrays, steps=work.images)
                 work.arrays.put("seen", there)
@@ -127,7 +127,7 @@ def decide_flips(arrays: Arrays, train: np.ndarray, *, gray: bool, alone: bool) 
 
 
 def classes_of(arrays: Arrays, train: np.ndarray) -> np.ndarray | None:
-    """A class for each training row: its own, or the half of the numbers that its target is in; None without either."""
+    """A class for each training row: its own, or whether its target is above the median; None without either."""
     targets = np.asarray(arrays["targets"][train]) if "targets" in arrays else np.zeros(0)
     if targets.ndim != 1 or len(targets) < 2:
         return None
@@ -135,7 +135,7 @@ def classes_of(arrays: Arrays, train: np.ndarray) -> np.ndarray | None:
 
 
 def embed_patches(embed: Patches, sizes: Sizes) -> Patches:
-    """Patches for these images: the preset's where they divide the image into a sensible grid, else about 8 x 8."""
+    """Patches for these images: the preset's if they divide the image into a sensible grid, else about 8 x 8."""
     size = sizes.image or 32
     high, wide = (size, size) if isinstance(size, int) else size
     cell = embed.cell[0]
@@ -147,16 +147,17 @@ def embed_patches(embed: Patches, sizes: Sizes) -> Patches:
 
 
 def embed_maps(embed: Maps, sizes: Sizes) -> Maps:
-    """Maps of these images: the preset's backbone for the data's colours."""
+    """Feature maps of these images: the preset's backbone with the data's colour channels."""
     size = sizes.image or embed.size
     position = Grid() if isinstance(embed.position, Grid) else embed.position
     return embed.replace(size=size, backbone=coloured(embed.backbone, size, sizes.channels), position=position)
 
 
 def coloured(backbone: Backbone, size: int | tuple[int, int], colours: int) -> Backbone:
-    """The backbone for images of that many colours; fewer than 4 x 4 cells ask for the stem of small images."""
+    """The backbone for images with that many colour channels; fewer than 4 x 4 cells require the stem for small
+    images."""
     names, changes = fields_of(type(backbone)), dict[str, Any]()
-    if "backbone" in names:  # one around another, such as visual tokens over a ResNet
+    if "backbone" in names:  # a wrapper, such as visual tokens over a ResNet
         changes["backbone"] = coloured(backbone.backbone, size, colours)  # type: ignore[attr-defined]
     if "colours" in names:
         changes["colours"] = colours
@@ -188,7 +189,7 @@ class Image(FileColumn):
     def decode(
         cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, log: Log
     ) -> Decoded:
-        """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
+        """Decode every image, in parallel, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
         shape, there = picture_arrays(
             frame.column(name), frame.folder, settings.images, arrays, PIXELS, bad=settings.bad, processes=workers(),
@@ -208,7 +209,7 @@ class Image(FileColumn):
     def decode_new(
         self, frame: Frame, arrays: Arrays, *, steps: ImageSteps | None
     ) -> tuple[np.ndarray, dict[int, UserError]]:
-        """Decode images for a model that knows their size: which rows have one, and why others cannot be read."""
+        """Decode images for a model with a known size: which rows have one, and the errors of unreadable ones."""
         steps = steps or picture_steps(self.size or 0, self.channels or 3)
         cells = frame.column(self.name).to_pylist()
         there, reasons = new_pictures(cells, frame.folder, arrays, PIXELS, steps=steps, processes=workers())
@@ -219,7 +220,7 @@ class Image(FileColumn):
         return there, unread
 
     def parse_value(self, value: Any) -> str | bytes:
-        """A path or the bytes of an image file; pixels in memory become such bytes, none of them changed."""
+        """A path or the contents of an image file; pixels in memory become lossless file contents."""
         if isinstance(value, str | os.PathLike):
             return os.fspath(value)
         if isinstance(value, bytes | bytearray):
@@ -253,7 +254,7 @@ def workers() -> int:
 
 
 def equal_pixels(pixels: np.ndarray) -> np.ndarray:
-    """Numbers (N,), equal for pictures whose pixels are all equal."""
+    """Codes (N,), equal for images whose pixels are all equal."""
     flat = pixels.reshape(len(pixels), -1)
     factors = np.random.default_rng(0).integers(1, 2**63, flat.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     marks = np.zeros(len(flat), np.uint64)
@@ -265,7 +266,7 @@ def equal_pixels(pixels: np.ndarray) -> np.ndarray:
 
 
 def image_bytes(value: Any) -> bytes:
-    """Pixels of pillow or numpy as the bytes of a file that loses none; ValueError or TypeError where they are none."""
+    """Encode pixels of pillow or numpy losslessly; ValueError or TypeError if they are not an image."""
     module = pillow()
     if isinstance(value, np.ndarray):
         if value.dtype != np.uint8 or value.ndim not in (2, 3) or (value.ndim == 3 and value.shape[2] not in (1, 3, 4)):
@@ -275,7 +276,7 @@ def image_bytes(value: Any) -> bytes:
         raise TypeError("no pixels")
     from PIL import ImageOps
 
-    upright = ImageOps.exif_transpose(value)  # the note of a camera does not go into every kind of file
+    upright = ImageOps.exif_transpose(value)  # EXIF orientation is not stored in every format
     sink = io.BytesIO()
     upright.save(sink, "TIFF" if upright.mode in ("CMYK", "F", "YCbCr", "LAB") else "PNG")
     return sink.getvalue()

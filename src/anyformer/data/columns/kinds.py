@@ -1,4 +1,4 @@
-"""Every kind of column there is: those of this folder, and whatever else was imported."""
+"""The registered kinds of columns: those of this folder, and any others that were imported."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from anyformer.spec import subclasses
 
 __all__ = ["Audio", "Category", "Column", "Date", "FileColumn", "Image", "Number", "Sentence", "Text", "WordList"]
 
-SKIP = "skip"  # said of a column instead of a kind: it is left out
+SKIP = "skip"  # given instead of a kind: the column is left out
 
 
 def kinds() -> list[type[Column]]:
-    """All kinds, in the order in which they are asked whether a column is theirs."""
+    """All kinds, in the order in which they try to recognise a column."""
     return sorted((kind for kind in subclasses(Column) if issubclass(kind, Column)), key=lambda kind: kind.rank)
 
 
 def kind_named(name: str) -> type[Column]:
-    """The kind of a name."""
+    """The kind with this name."""
     found = [kind for kind in kinds() if kind.kind == name]
     if len(found) != 1:
         what = f"{len(found)} kinds of column are named {name!r}" if found else f"{name!r} is not a kind of column"
@@ -37,12 +37,12 @@ def kind_named(name: str) -> type[Column]:
 
 
 def kind_names() -> tuple[str, ...]:
-    """What `--types` may say of a column."""
+    """The values of `--types`."""
     return (*(kind.kind for kind in kinds() if kind.by_name), SKIP)
 
 
 def modality_named(name: str) -> type[Modality]:
-    """The modality of a name, which is one of the parts of a row."""
+    """The modality with this name, a part of a row."""
     found = next((kind.modality for kind in kinds() if kind.modality.name == name), None)
     if found is None:
         raise UserError(f"no kind of column is read as {name!r}", where="columns", fix="import the file that has it")
@@ -50,16 +50,16 @@ def modality_named(name: str) -> type[Modality]:
 
 
 def only_modality(parts: Sequence[str]) -> type[Modality] | None:
-    """The modality that rows consist of, where it is one alone; a series is none."""
+    """The modality of rows that have only one; a series has none."""
     return next((kind.modality for kind in kinds() if [kind.modality.name] == list(parts)), None)
 
 
 def modality_reading(embed: Embed) -> type[Modality] | None:
-    """The modality that an embedding reads."""
+    """The modality that an embedding accepts."""
     return next((kind.modality for kind in kinds() if isinstance(embed, kind.modality.embeds)), None)
 
 
 def modalities(columns: tuple[Column, ...]) -> tuple[Modality, ...]:
-    """The inputs of the network that some columns make, in their order."""
+    """The network's inputs from some columns, in order."""
     found = sorted(dict.fromkeys(column.modality for column in columns), key=lambda modality: modality.rank)
     return tuple(modality(tuple(c for c in columns if c.modality is modality)) for modality in found)

@@ -41,13 +41,14 @@ NAMED_YEAR = re.compile(r"(?:^|[\s_\-.#])(?i:year|years|yr|yyyy|jahr|annee|ano)$
 NAMED_LOGIN = re.compile(r"(?:^|[\s_\-.])(?i:user[ _]?name|user|login|handle|nick(?:name)?|screen[ _]?name)$")
 ONE_VALUE = "one value only"
 ID = "a different value in every row: looks like an id"
-# Words that tell rows apart and say nothing else. Formulas and sequences have other signs or no digits, and stay.
+# Patterns of words that identify rows and carry no other information. Formulas and sequences contain other signs or no
+# digits, and stay.
 TELLING_APART = {
     "e-mail addresses": r"^[^\s@]+@[^\s@]+\.[A-Za-z]{2,}$",
     "web addresses": r"^(?:(?:https?|ftp)://|www\.)\S+$",
     "codes": r"^[A-Za-z0-9._:/#-]{0,39}[0-9][A-Za-z0-9._:/#-]{0,39}$",
 }
-ENOUGH_ROWS = 20  # below which every column has a different value in nearly every row
+ENOUGH_ROWS = 20  # below which nearly every column has a different value in nearly every row
 NEARLY_ALL = 0.95
 Holds = Literal["words", "numbers", "truths", "moments", "clocks", "lists of words", "lists"]  # cells by their type
 
@@ -69,17 +70,17 @@ class Facts:
 
     @property
     def column(self) -> type[Column]:
-        """The kind itself; what is left out is a column of no kind."""
+        """The kind itself; a column that is left out has no kind."""
         return Column if self.kind == SKIP else kind_named(self.kind)
 
     @property
     def readable(self) -> str:
-        """The kind it is read as by those who ask for it although it would be left out."""
+        """The kind to request for a column that would be left out."""
         return Category.kind if self.kind == SKIP else self.kind
 
     @property
     def counted(self) -> str:
-        """How many different values there are, in words."""
+        """The number of distinct values, as text."""
         return self.unique if isinstance(self.unique, str) else f"{self.unique:,}"
 
 
@@ -119,7 +120,7 @@ def finite(piece: Any) -> Any:
 
 
 def holds(kind: pa.DataType) -> Holds | None:
-    """What the cells of an Arrow type are; None for bytes and structures."""
+    """The type of the cells of an Arrow type; None for bytes and structs."""
     from pyarrow import types
 
     if is_list(kind):
@@ -134,7 +135,7 @@ def holds(kind: pa.DataType) -> Holds | None:
 
 
 class Scan:
-    """One column on its way to `Facts`, looked at a piece at a time: what the kinds of column decide by."""
+    """One column scanned piece by piece: the statistics by which kinds recognise it."""
 
     def __init__(self, name: str, column: pa.ChunkedArray, folders: list[str]) -> None:
         self.name, self.column, self.folders, self.rows = name, column, folders, len(column)
@@ -143,16 +144,16 @@ class Scan:
         self.seen: Any = None  # the distinct values so far, None once there are too many
         self.many = False
         self.numeric = 0
-        self.nones = 0  # cells that say in a word that there is no number
+        self.nones = 0  # cells with a word for a missing number
         self.low, self.high, self.whole = np.inf, -np.inf, True
         self.maybe_number = True
         self.step_one = True
         self.last: float | None = None
         self.letters = self.gaps = 0
-        self.hint = ""  # what a kind says that nearly recognised it, for the reason of another
+        self.hint = ""  # a near miss of one kind, added to the reason of another
 
     def facts(self) -> Facts:
-        """Look at all pieces, then ask every kind in its turn."""
+        """Scan all pieces, then let every kind try in order."""
         if self.holds is None:
             return self.left_out("holds bytes, not text")
         if self.holds in ("lists", "lists of words"):
@@ -168,7 +169,7 @@ class Scan:
         return next((facts for facts in found if facts is not None), None) or self.left_out("holds lists of numbers")
 
     def take(self, piece: Any) -> None:
-        """Take one piece into account."""
+        """Update the statistics with one piece."""
         import pyarrow.compute as pc
 
         words = self.holds == "words"
@@ -197,7 +198,7 @@ class Scan:
             self.many, self.seen = True, self.seen.slice(0, MANY)
 
     def find_numbers(self, words: Any) -> np.ndarray:
-        """The numbers among words; a first glance saves the work where there are none."""
+        """The numbers among words; a quick check of the first cells saves the work if there are none."""
         if (
             np.isnan(numbers_in(words.slice(0, 100))).all()
             and np.isnan(numbers_in(words.slice(len(words) // 2, 100))).all()
@@ -207,7 +208,7 @@ class Scan:
         return found[~np.isnan(found)]
 
     def weigh(self, found: np.ndarray) -> None:
-        """Take numbers into account; where too many cells were none, give up."""
+        """Update the statistics with numbers; give up if too many cells were none."""
         self.numeric += len(found)
         if self.known - self.nones - self.numeric > allowed_misfits(self.rows):
             self.maybe_number = False  # more misfits than a column of this length may have
@@ -220,7 +221,7 @@ class Scan:
             self.last = found[-1]
 
     def take_lists(self) -> None:
-        """Count the lists that hold something; the first is the example."""
+        """Count the non-empty lists; the first is the example."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -239,17 +240,17 @@ class Scan:
 
     @property
     def few(self) -> Any:
-        """The first thousand different values."""
+        """The first thousand distinct values."""
         return self.seen.slice(0, 1000)
 
     @property
     def named_id(self) -> bool:
-        """Whether the column is named like one that tells rows apart."""
+        """Whether the column has a name typical of ids."""
         return NAMED_ID.search(self.name.strip()) is not None
 
     @property
     def named_year(self) -> bool:
-        """Whether the column is named as years are, and holds such numbers: they count the rows, but tell of them."""
+        """Whether the column is named as years are, and holds such numbers: consecutive ones are no id."""
         return NAMED_YEAR.search(self.name.strip()) is not None and self.low >= 1000 and self.high < 3000
 
     @property
@@ -269,17 +270,17 @@ class Scan:
 
     @property
     def counted(self) -> str:
-        """How many different values there are, in words."""
+        """The number of distinct values, as text."""
         return "many" if self.many else f"{self.distinct:,}"
 
     def all_match(self, pattern: str, first: int = 1000) -> bool:
-        """Whether the first different values all match a regular expression."""
+        """Whether the first distinct values all match a regular expression."""
         import pyarrow.compute as pc
 
         return bool(pc.all(pc.match_substring_regex(self.few.slice(0, first), pattern)).as_py())
 
     def share(self) -> float:
-        """Different values among all: exact while they are few, else as the first rows tell."""
+        """Fraction of distinct values: exact while they are few, else estimated from the first rows."""
         import pyarrow.compute as pc
 
         if not self.many:
@@ -288,7 +289,7 @@ class Scan:
         return len(pc.unique(start)) / max(len(start), 1)
 
     def all_differ(self) -> bool:
-        """Whether no value comes twice; all values are looked at only where the first ones all differ."""
+        """Whether no value repeats; all values are compared only if the first ones all differ."""
         import pyarrow.compute as pc
 
         if not self.many:
@@ -297,7 +298,7 @@ class Scan:
         return len(pc.unique(first)) == len(first) and pc.count_distinct(self.column).as_py() == self.rows
 
     def telling_apart(self) -> str:
-        """What single words that are nearly all different tell rows apart by; "" where they may say something."""
+        """The kind of id that nearly all distinct words are; "" if they may be informative."""
         import pyarrow.compute as pc
 
         if self.known < ENOUGH_ROWS or self.share() < NEARLY_ALL:
@@ -309,7 +310,7 @@ class Scan:
         return next((what for what, share in shares.items() if share >= NEARLY_ALL), "")
 
     def id_of(self, kind: str) -> Facts:
-        """The facts of a column that only tells the rows apart."""
+        """The facts of a column that only identifies the rows."""
         return self.made(kind, "", dropped=ID)
 
     def left_out(self, why: str) -> Facts:
@@ -319,7 +320,7 @@ class Scan:
     def made(
         self, kind: str, reason: str, *, dropped: str | None = None, odd: int = 0, form: str = "", nones: int = 0
     ) -> Facts:
-        """The facts of a column of a kind; `nones` are cells that say in a word that there is nothing."""
+        """The facts of a column of a kind; `nones` are cells with a word for a missing value."""
         shown = [] if self.seen is None else [str(value) for value in self.seen.slice(0, 3).to_pylist()]
         examples = tuple(" ".join(text.split())[:30] for text in shown)
         unique: int | Literal["many"] = "many" if self.many else self.distinct

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Encoding:
-    """Rows on their way into arrays. `train` are the rows that may still decide something; None for new rows."""
+    """Rows being encoded into arrays. `train` are the rows that statistics are fitted on; None for new rows."""
 
     frame: Frame
     arrays: Arrays

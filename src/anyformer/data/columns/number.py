@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from anyformer.data.frame import Frame
     from anyformer.data.settings import Columns
 
-NOISE = 1e-3  # of a column's deviation: ties drawn apart before quantiles are taken, as FT-Transformer's authors do
+NOISE = 1e-3  # noise, in standard deviations, that breaks ties before quantiles are taken, as in FT-Transformer's code
 EDGE = 1e-7  # quantile of values at the ends of the training range
 SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
 
@@ -90,14 +90,14 @@ class Number(TableColumn):
 
     @classmethod
     def beside(cls, seen: Scan, facts: Facts, others: Sequence[Facts]) -> Facts:
-        """Numbers such as 12.500 are thousands in a file whose other columns are written with a decimal comma."""
+        """Numbers such as 12.500 are thousands in a file whose other columns have a decimal comma."""
         comma = any(other.form.startswith(POINTS) for other in others)
         plain = seen.holds == "words" and not facts.form and not facts.dropped and not seen.whole
         return cls.in_form(seen, POINTS) if comma and plain and has_thousands(seen.column, whole=True) else facts
 
     @classmethod
     def in_form(cls, seen: Scan, form: str) -> Facts:
-        """The facts of a column whose numbers are written in a form."""
+        """The facts of a column of numbers in this format."""
         found = numbers_written(seen.column, form)
         good = found[~np.isnan(found)]
         nones = sum(stands_for_none(clean_words(piece)).true_count for piece in pieces(seen.column))
@@ -140,11 +140,11 @@ class Number(TableColumn):
         if settings.scale == "none" or len(values) == 0:
             return cls(name=name, form=form, scale="none")
         mean, deviation = float(values.mean()), float(values.std())
-        if deviation <= abs(mean) * 1e-14:  # one value, or rounding around one
+        if deviation <= abs(mean) * 1e-14:  # one value, or rounding errors around one
             return cls(name=name, form=form, scale="standard", mean=mean)
         if settings.scale == "standard":
             return cls(name=name, form=form, scale="standard", mean=mean, deviation=deviation)
-        # The noise follows from the order of the numbers: neither the column's name nor its unit changes anything.
+        # The noise follows from the order of the numbers: it does not depend on the column's name or unit.
         ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
         draw = np.random.default_rng((seed, zlib.crc32(ranks.tobytes())))
         thinned = thin_ties(values)
@@ -206,24 +206,24 @@ class Number(TableColumn):
 
 
 def thin_ties(values: np.ndarray) -> np.ndarray:
-    """The values, one that comes n times only about the root of n times.
+    """The values, with a value that occurs n times reduced to about sqrt(n) times.
 
-    Where nine of ten rows hold 0, the quantiles of the others are what can tell rows apart: so they have most of the
-    scale to themselves. A column without ties stays as it is.
+    If nine of ten rows are 0, the quantiles of the others are what can distinguish rows: this gives them most of the
+    scale. A column without ties is unchanged.
     """
     different, counts = np.unique(values, return_counts=True)
     return np.repeat(different, np.round(np.sqrt(counts)).astype(np.int64))
 
 
 def quantiles(values: np.ndarray, rows: int | None = None) -> tuple[float, ...]:
-    """Evenly spaced quantiles of the values, 10 to 1000 of them: one for 30 `rows`, which are as many if not given."""
+    """Evenly spaced quantiles of the values, 10 to 1000 of them: one per 30 `rows`, by default the number of values."""
     count = max(min((rows or len(values)) // 30, 1000), 10)
     found = np.percentile(values, np.linspace(0, 100, count))
     return tuple(float(value) for value in np.maximum.accumulate(found))
 
 
 def normal(values: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Values to their place in a normal distribution by the quantiles `marks`; equal marks share their middle."""
+    """Values mapped to a normal distribution by the quantiles `marks`; equal marks share their midpoint."""
     shares = np.linspace(0, 1, len(marks))
     known = values[~np.isnan(values)]
     place = np.interp(known, marks, shares)

@@ -1,4 +1,4 @@
-"""Arrays that columns of a frame are read as: made from the cells once and kept on disk while rows are prepared."""
+"""Parsed columns of a frame: computed once and cached on disk while rows are prepared."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from anyformer.data.frame import Frame
 
 
 class Parsed:
-    """The cells of columns as their kinds read them; without a folder in memory."""
+    """The cells of columns as parsed by their kinds; without a folder they are kept in memory."""
 
     def __init__(self, frame: Frame, folder: Path | None = None) -> None:
         self.frame, self.folder = frame, folder
         self.held: dict[str, np.ndarray] = {}
 
     def values(self, kind: type[Column], name: str, form: str = "") -> ColumnValues:
-        """The cells of a column as a kind reads them, dates in the form they are written in."""
+        """The cells of a column as parsed by a kind, dates in the given format."""
         if name in self.held:
             return self.held[name]
         found = kind.read(self.frame.column(name), form)
         return self.keep(name, found) if isinstance(found, np.ndarray) else found
 
     def keep(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Write an array to disk and map it, so that many columns of many rows need no memory."""
+        """Save an array and memory-map it, so that many columns of many rows need no memory."""
         if self.folder is None or not len(values):
             self.held[name] = values
             return values

@@ -1,4 +1,4 @@
-"""Columns that are the pixels of small images, a row each: `label,pixel0,...,pixel783`."""
+"""Columns that are the pixels of small images, one image per row: `label,pixel0,...,pixel783`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SPAN = re.compile(r"whole numbers from (\d+) to (\d+)$")
 
 
 def side_of_images(facts: Mapping[str, Facts], constant: Iterable[str]) -> tuple[int, int] | None:
-    """The side and the channels of square images whose pixels these columns are; None where they are none.
+    """Side and channels of square images whose pixels these columns are; None if they are not.
 
-    Their names differ in a number alone, their cells are whole numbers up to 255, and there are a square of them, or
-    three squares. `constant` are further columns of one value, as the borders of images have.
+    Their names differ only in a number, their cells are integers up to 255, and their count is a square or three times
+    one. `constant` are further columns with a single value, such as the borders of images.
     """
     names = [name for name, seen in facts.items() if is_brightness(seen)]
     stems = Counter(re.sub(r"\d+", "#", name) for name in (*names, *constant))
@@ -31,6 +31,6 @@ def side_of_images(facts: Mapping[str, Facts], constant: Iterable[str]) -> tuple
 
 
 def is_brightness(seen: Facts) -> bool:
-    """Whether cells may be those of a pixel."""
+    """Whether cells may be pixels."""
     span = SPAN.match(seen.reason)
     return seen.kind == Number.kind and not seen.missing and span is not None and int(span[2]) <= BRIGHTEST

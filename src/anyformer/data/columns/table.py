@@ -1,4 +1,4 @@
-"""The table of a row: numbers and categories of all columns that are kept as such."""
+"""The table of a row: all its numbers and categories."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.sizes import Sizes
 
-FEW_ROWS = 4_000  # up to here a table has MOST_EPOCHS, beyond them fewer
+FEW_ROWS = 4_000  # up to here a table trains for MOST_EPOCHS, beyond for fewer
 MOST_EPOCHS, LEAST_EPOCHS = 60, 20
-# From here on sines of the numbers are worth their freedom: on California they lose with 1,600 rows, win with 13,000.
+# From here on periodic embeddings pay off: on California they lose with 1,600 rows, win with 13,000.
 MANY_ROWS = 8_000
-BESIDE = PiecewiseCurve(bins=32)  # of numbers beside texts or images, whose presets have no table of their own
+BESIDE = PiecewiseCurve(bins=32)  # embedding of numbers beside texts or images, whose presets have none
 
 
 class TableModality(Modality):
@@ -68,21 +68,21 @@ class TableModality(Modality):
 
     @property
     def of_numbers(self) -> list[TableColumn]:
-        """The columns that give numbers, in the order of the file."""
+        """The columns encoded to numbers, in the order of the file."""
         return [column for column in self.columns if column.ids is None]
 
     @property
     def of_ids(self) -> list[TableColumn]:
-        """The columns that give the number of a value, in the order of the file."""
+        """The columns encoded to ids, in the order of the file."""
         return [column for column in self.columns if column.ids is not None]
 
     @property
     def numbers(self) -> int:
-        """Numbers of a row, the parts of dates included."""
+        """Number of numeric features, the parts of dates included."""
         return sum(column.width for column in self.of_numbers)
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
-        """Numbers (B, F) and categories (B, K), None where there are no such columns."""
+        """Numbers (B, F) and categories (B, K), None without such columns."""
         arrays = examples.arrays
         numbers = torch.from_numpy(arrays["numbers"][at]) if "numbers" in arrays else None
         ids = torch.from_numpy(arrays["categories"][at].astype(np.int64)) if "categories" in arrays else None
@@ -99,20 +99,21 @@ class TableModality(Modality):
 
     @classmethod
     def preset_for(cls, rows: int | None, *, gpu: bool) -> str:
-        """Curves by the number of rows: broken lines for few, sines for many."""
+        """Number embeddings by the number of rows: piecewise linear for few, periodic for many."""
         size = "small" if gpu else "mini"
         return f"table-{size}" if rows is None or rows < MANY_ROWS else f"table-periodic-{size}"
 
     @classmethod
     def habit_for(cls, rows: int | None) -> TrainingDefaults | None:
-        """Fewer passes over more rows: a pass is more steps then, and members of an ensemble learn slowly at first."""
+        """Fewer epochs for more rows: an epoch has more steps then; but the members of an ensemble learn slowly at
+        first."""
         if cls.habit is None or rows is None or rows <= FEW_ROWS:
             return cls.habit
         return replace(cls.habit, epochs=max(LEAST_EPOCHS, round(MOST_EPOCHS * (FEW_ROWS / rows) ** 0.5)))
 
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        # By kind: a date behind the numbers, wherever it stands in the file.
+        # By kind: dates after numbers, whatever their order in the file.
         raw = [column.features(frame) for column in sorted(self.of_numbers, key=lambda column: column.rank)]
         if raw:
             found["numbers"] = np.concatenate([values.reshape(len(frame), -1) for values in raw], 1).astype(np.float64)
@@ -129,14 +130,14 @@ class TableColumn(Column, slot=True):
 
     @property
     def width(self) -> int:
-        """How many numbers a cell becomes."""
+        """Number of features per cell."""
         return 1
 
     @property
     def ids(self) -> int | None:
-        """How many different ids there are, where a cell becomes an id."""
+        """Number of distinct ids, if cells are encoded to ids."""
         return None
 
     def features(self, frame: Frame) -> np.ndarray:
-        """The cells as numbers for a simple learner, unscaled, nan where there is none."""
+        """The cells as unscaled numbers for baselines, nan if missing."""
         return np.asarray(self.read(frame.column(self.name)), np.float64)

@@ -1,4 +1,4 @@
-"""Columns of running text, and of sentences that are cut into words: what a tokenizer reads."""
+"""Columns of text, and of sentences split into words: the inputs of a tokenizer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.sizes import Sizes
 
-MOST_WORDS = 4096  # of a sentence in a request
+MOST_WORDS = 4096  # words of a sentence in a request
 
 
 class TextModality(Modality):
-    """The tokens of a row: its texts as a pair or one after the other, or the words of its sentence."""
+    """The tokens of a row: its texts as a pair or concatenated, or the words of its sentence."""
 
     name: ClassVar[str] = "text"
     rank: ClassVar[int] = 10
@@ -47,19 +47,19 @@ class TextModality(Modality):
     habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3
     )
-    smoothed: ClassVar[bool] = True  # what a Transformer overfits it is less sure of, and n-grams keep their say
+    smoothed: ClassVar[bool] = True  # else an overconfident Transformer outweighs the n-grams
     settings: ClassVar[str] = "data.tokenizer"
     fixed_shape: ClassVar[bool] = False
     keeps_embedding: ClassVar[bool] = True
 
     @property
     def sentence(self) -> Sentence | None:
-        """The one column of a row that is cut into words."""
+        """The row's column of words, if any."""
         return next((column for column in self.columns if isinstance(column, Sentence)), None)
 
     def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
         if preprocess.writes_text:
-            return preprocess  # read and written texts are encoded together: both decide the length
+            return preprocess  # source and target texts are encoded together: both decide the length
         encode = encode_sentences if self.sentence is not None else encode_texts
         if isinstance(preprocess.target, AnswerSpan):
             encode = encode_questions
@@ -67,7 +67,7 @@ class TextModality(Modality):
         return encode(work.frame, preprocess, tokenizer, work.arrays, work.counts, work.train)
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
-        """Token ids (B, T), padded on the right; of a pair also which of its two texts a token is from."""
+        """Token ids (B, T), padded on the right; for a pair also the token types."""
         tokens, mask = examples.padded("tokens", at, examples.pad)
         named = {"mask": mask}
         if "second" in examples.arrays:
@@ -107,7 +107,7 @@ class Text(Column):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        """Lists of words, and words that are no other kind of column."""
+        """Lists of words, and words that no other kind recognises."""
         if seen.holds == "lists of words":
             return seen.made(cls.kind, "lists of words")
         if seen.holds != "words":
@@ -155,7 +155,7 @@ class Sentence(Column):
         return [" ".join(str(word) for word in words or () if word is not None) for words in cells.to_pylist()]
 
     def parse_value(self, value: Any) -> list[str]:
-        """A list of words; a text is cut at its spaces."""
+        """A list of words; a text is split at its spaces."""
         words = value.split() if isinstance(value, str) else value
         if not isinstance(words, list | tuple | np.ndarray) or not all(isinstance(word, str) for word in words):
             raise self.wrong(value)

@@ -1,4 +1,4 @@
-"""One value of a row as Python and JSON have it."""
+"""One value of a row in Python and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyformer.errors import UserError
 
 
 def own_value(value: Any) -> Any:
-    """A value as Python's own; what numpy and pandas have for a missing one is None."""
+    """Convert a value to a native Python one; missing values of numpy and pandas become None."""
     if isinstance(value, np.datetime64):
         return None if np.isnat(value) else value.astype("datetime64[us]").item()
     if isinstance(value, np.generic):
@@ -21,12 +21,12 @@ def own_value(value: Any) -> Any:
 
 
 def is_none(value: Any) -> bool:
-    """Whether a value says that there is none."""
+    """Whether a value is missing."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def shown(value: Any) -> str:
-    """A value in a message, short."""
+    """A short form of a value for messages."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple):
@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(text: str, where: str = "") -> str:
-    """A text that can be written down: half a pair of surrogates, which JSON can say, is not a character."""
+    """Check that a text can be encoded: JSON can contain lone surrogates, which are not characters."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Sentences read word by word: each word by a table of frequent words, and by its spelling where the table ends."""
+"""Sentences read word by word: each word by a table of frequent words, and by its spelling."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from anyformer.data.settings import Columns
     from anyformer.data.sizes import Sizes
 
-MOST_KNOWN = 50_000  # words of the table
-FIRST, LAST = 12, 8  # letters of a long word that are read
-AFFIX = 4  # letters of a prefix or suffix at most
-PADDING = 0  # the row of `word_ids`, `hashes` and `letters` that is not a word
+MOST_KNOWN = 50_000  # size of the table
+FIRST, LAST = 12, 8  # letters kept at either end of a long word
+AFFIX = 4  # maximum length of a prefix or suffix
+PADDING = 0  # the row of `word_ids`, `hashes` and `letters` for padding
 
 
 class WordsModality(Modality):
-    """The words of a sentence. Each different word is encoded once; tokens are its row among those."""
+    """The words of a sentence. Each distinct word is encoded once; tokens are indices of distinct words."""
 
     name: ClassVar[str] = "words"
     rank: ClassVar[int] = 15
     embeds: ClassVar[tuple[type[Embed], ...]] = (Words,)
     presets: ClassVar[tuple[str, ...]] = ("tagger-mini", "tagger-small")
     plural: ClassVar[str] = "whole words"
-    # Few sentences are learned by heart after five passes, many go on to gain; half precision saves such small
-    # models nothing.
+    # A few sentences are overfitted after five epochs, many keep improving; half precision saves nothing with such
+    # small models.
     habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=15, batch_size=16, lr=2e-3, weight_decay=0.1, gpu_batch_size=32, gpu_lr=2e-3, patience=8,
         settings={"precision": "fp32"},
@@ -56,13 +56,13 @@ class WordsModality(Modality):
 
     @property
     def sentence(self) -> WordList:
-        """Its one column."""
+        """Its only column."""
         (column,) = self.columns
         assert isinstance(column, WordList)
         return column
 
     def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
-        """Sentences as rows of the different words, and each of those as id, hashes and letters."""
+        """Sentences as indices of distinct words, and each of those as id, hashes and letters."""
         name = self.sentence.name
         if preprocess.length is None:
             lengths = np.array([len(words) for piece in pieces(len(work.frame))
@@ -125,7 +125,7 @@ class WordList(Sentence):
 
     @classmethod
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> WordList:
-        """The words that training rows have more than once; what is met once says nothing of words never met."""
+        """The words that occur more than once in training; rarer ones share the unknown id, so that it is trained."""
         counts: Counter[str] = Counter()
         for words in values.to_pylist():
             counts.update(str(word).lower() for word in words or () if word is not None)
@@ -133,13 +133,13 @@ class WordList(Sentence):
         return cls(name=name, known=tuple(word for _, word in often[:MOST_KNOWN]))
 
     def started_from(self, given: StartModelConstraints) -> WordList:
-        """With the words of its table, whose rows are learned already."""
+        """With the words of the pretrained table."""
         return next(
             (self.replace(known=column.known) for column in given.columns if isinstance(column, WordList)), self
         )
 
     def put_words(self, work: Encoding, words: Sequence[str]) -> None:
-        """Write the different words of some rows, behind a row of padding."""
+        """Write the distinct words of some rows, after a row of padding."""
         ids = {word: UNKNOWN + 1 + place for place, word in enumerate(self.known)}
         work.arrays.put("word_ids", np.array([UNKNOWN, *(ids.get(word.lower(), UNKNOWN) for word in words)], np.int32))
         work.arrays.put("hashes", np.array([hash_spelling(word) for word in ["", *words]], np.uint32))
@@ -147,7 +147,7 @@ class WordList(Sentence):
 
 
 def hash_spelling(word: str) -> list[int]:
-    """Hashes of what is seen of a spelling: its prefixes and suffixes in lower case, and its shape, long and short."""
+    """Hashes of a spelling: its prefixes and suffixes in lower case, and its shape, long and short."""
     low, shape = word.lower(), "".join(map(shape_of, word))
     short = "".join(mark for at, mark in enumerate(shape) if mark != shape[at - 1 : at])
     seen = [f"{at}<{low[:at]}" for at in range(1, AFFIX + 1)] + [f"{at}>{low[-at:]}" for at in range(1, AFFIX + 1)]
@@ -155,7 +155,7 @@ def hash_spelling(word: str) -> list[int]:
 
 
 def shape_of(letter: str) -> str:
-    """A letter's kind: A, a and 0 for capitals, small letters and digits, else itself.
+    """A letter's class: A, a and 0 for upper case, lower case and digits, else itself.
 
     >>> "".join(map(shape_of, "iPhone-4S"))
     'aAaaaa-0A'
@@ -164,9 +164,9 @@ def shape_of(letter: str) -> str:
 
 
 def letter_codes(word: str) -> list[int]:
-    """The letters of a word as numbers below CODES, its first and last ones where it is long, and 0 behind it.
+    """The letters of a word as codes below CODES, only the first and last ones if it is long, padded with 0.
 
-    Letters of European and near-eastern scripts have numbers of their own; others share the upper half.
+    Letters of European and near-eastern scripts have their own codes; others share the upper half.
     """
     kept = word if len(word) <= FIRST + LAST else word[:FIRST] + word[-LAST:]
     half = CODES // 2

@@ -1,7 +1,7 @@
-"""How the numbers of a column are written: separators of thousands, a decimal comma, a currency or a percent sign.
+"""Number formats of columns: thousands separators, a decimal comma, a currency or percent sign.
 
-A form is a number as an example of it, with the sign behind it where there is one: `1.234,5 €`. It is recognised once
-for a column, kept with what was fitted, and every cell of new rows is read by it.
+A format is an example number, followed by the sign if there is one: `1.234,5 €`. It is recognised once per column,
+saved with what was fitted, and used to parse every cell of new rows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from anyformer.data.columns.convert import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MARKS = {  # a number as it is written, to what separates thousands and what decimals; the first that fits is taken
+MARKS = {  # number formats, with their thousands and decimal separators; the first that fits is used
     "1,234.5": (",", "."), "1.234,5": (".", ","), "1 234.5": (" ", "."), "1 234,5": (" ", ","), "1'234.5": ("'", "."),
 }  # fmt: skip
-POINTS = "1.234,5"  # where points separate thousands
-LENGTH = len("1,234.5")  # of every example
+POINTS = "1.234,5"  # points separate thousands
+LENGTH = len("1,234.5")  # length of every example
 SIGNS = frozenset(
     "% ‰ $ US$ A$ C$ R$ € £ ¥ ₹ ₽ ₩ ₺ ₪ zł kr Kč Rs USD EUR GBP CHF JPY INR CNY RUB CAD AUD BRL SEK NOK DKK PLN".split()
 )
 NOT_SIGN = re.compile(r"[\d\s.,'\u2019+()\-]+")
 THOUSANDS = r"^[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d{1,3})$"
-MOST_CHANCE = 10  # different numbers with a point that may have three digits behind it by chance
-SAMPLE = 1000  # different cells that decide whether the whole column is looked at
+MOST_CHANCE = 10  # distinct numbers with a point that may have three digits after it by chance
+SAMPLE = 1000  # distinct cells that decide whether the whole column is checked
 
 
 def numbers_written(column: Any, form: str) -> np.ndarray:
-    """The cells as float64, nan where one is missing or not written in this form; "" is as programs write numbers."""
+    """The cells as float64, nan if missing or not in this format; "" is the format of programs."""
     if not is_number_form(form) or not is_words(column.type):
         return numbers(column)
     parts = [numbers_in_form(clean_words(piece), form) for piece in pieces(column)]
@@ -49,12 +49,12 @@ def numbers_written(column: Any, form: str) -> np.ndarray:
 
 
 def is_number_form(form: str) -> bool:
-    """Whether a form is one of numbers; `iso` is one of dates."""
+    """Whether a format is one of numbers; `iso` is one of dates."""
     return form[:LENGTH] in MARKS
 
 
 def numbers_in_form(words: pa.Array, form: str) -> np.ndarray:
-    """Cleaned texts as float64, nan where one is not written in this form."""
+    """Cleaned texts as float64, nan if not in this format."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -63,7 +63,7 @@ def numbers_in_form(words: pa.Array, form: str) -> np.ndarray:
         words = pc.replace_substring(words, odd, plain)
     if sign:
         words = pc.replace_substring(words, sign, "", max_replacements=1)
-    words = pc.replace_substring_regex(pc.utf8_trim_whitespace(words), r"^\((.*)\)$", r"-\1")  # as bookkeepers write -
+    words = pc.replace_substring_regex(pc.utf8_trim_whitespace(words), r"^\((.*)\)$", r"-\1")  # (5) is -5 in accounting
     words = pc.replace_substring_regex(words, r"^([+-])\s+", r"\1")
     whole = rf"(?:[1-9]\d{{0,2}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
     fits = pc.match_substring_regex(words, rf"^[+-]?{whole}(?:{re.escape(decimal)}\d+)?$")
@@ -72,9 +72,9 @@ def numbers_in_form(words: pa.Array, form: str) -> np.ndarray:
 
 
 def number_form(column: Any) -> str | None:
-    """How the numbers of a column of words are written; None where they are none, "" where as programs write them.
+    """The number format of a column of words; None if they are not numbers, "" for the format of programs.
 
-    Some cells may be something else, as few as of any column; a column of two currencies holds no numbers.
+    A few cells may not fit, as in any column; a column of two currencies is not numeric.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -105,11 +105,11 @@ def number_form(column: Any) -> str | None:
 
 
 def has_thousands(column: Any, *, whole: bool = False) -> bool:
-    """Whether numbers that a program could have written are thousands: 950 beside 1.243 and 12.500.
+    """Whether numbers that a program could have written have thousands separators: 950 beside 1.243 and 12.500.
 
-    Each point has three digits behind it and no 0 alone before it, and some numbers below a thousand have none: a
-    program that writes 1.243 for a decimal writes 12.500 as 12.5, or 950 as 950.000. With `whole` it is known that
-    the file's numbers have decimal commas, and all of them may have a point.
+    Each point has three digits after it and no lone 0 before it, and some numbers below a thousand have none: a program
+    that writes 1.243 for a decimal writes 12.500 as 12.5, or 950 as 950.000. `whole` means that the file is known to
+    use decimal commas, so that all of them may have a point.
     """
     import pyarrow.compute as pc
 
@@ -129,12 +129,12 @@ def has_thousands(column: Any, *, whole: bool = False) -> bool:
 
 
 def sign_of(word: str) -> str:
-    """What stands in a cell beside digits and marks."""
+    """The part of a cell that is neither digits nor separators."""
     return NOT_SIGN.sub("", word)
 
 
 def number_of_text(text: str, form: str) -> float | None:
-    """The number a text says in a form; None where it is none."""
+    """The number that a text spells in a format, or None."""
     import pyarrow as pa
 
     text = text.strip()

@@ -1,1 +1,1 @@
-"""Prepared examples that give batches: text windows, rows, series, detection."""
+"""Prepared examples that yield batches: text windows, rows, series, detection."""

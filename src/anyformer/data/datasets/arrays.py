@@ -1,4 +1,5 @@
-"""Arrays on disk: written once, then mapped, so that data larger than memory trains as fast as data that fits."""
+"""Arrays on disk: written once, then memory-mapped, so that data larger than memory trains as fast as data that
+fits."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ INDEX = "arrays.json"
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """Named .npy files in one folder, read by memory map. `close` seals them with sizes and hashes.
+    """Named .npy files in one folder, memory-mapped. `close` seals them with sizes and hashes.
 
-    A folder without its seal, or with a file that does not fit it, is not opened: it is made again from the data.
+    A folder without a seal, or with a file that does not match it, is not opened: it is prepared again from the data.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +33,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
     @classmethod
     def new(cls, folder: Path) -> Arrays:
-        """An empty folder to write into; what an interrupted try left there is removed."""
+        """An empty folder to write into; leftovers of an interrupted attempt are removed."""
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
             if path.is_file():
@@ -41,7 +42,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
     @classmethod
     def of(cls, folder: Path) -> Arrays | None:
-        """The sealed arrays of a folder, or None where they are missing or damaged."""
+        """The sealed arrays of a folder, or None if they are missing or damaged."""
         index = folder / INDEX
         if not index.is_file():
             return None
@@ -61,27 +62,27 @@ class Arrays(Mapping[str, np.ndarray]):
         return arrays if whole else None
 
     def put(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Write one array; it is mapped from now on."""
+        """Save one array and map it."""
         save_array(self.folder / f"{name}.npy", array)
         return self[name]
 
     def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array on disk to be filled in place, for what does not fit into memory."""
+        """An array on disk to be filled in place, if it does not fit into memory."""
         if 0 in shape:
             return self.put(name, np.zeros(shape, dtype))
         return new_map(self.folder / f"{name}.npy", shape, np.dtype(dtype))
 
     def growing(self, name: str, dtype: Any) -> Growing:
-        """An array of one axis whose length is not known yet: values are added at its end."""
+        """A one-dimensional array of unknown length, to append to."""
         return GrowingFile(self, name, dtype)
 
     def drop(self, name: str) -> None:
-        """Remove an array that was needed on the way only."""
+        """Remove an intermediate array."""
         self.open.pop(name, None)
         (self.folder / f"{name}.npy").unlink()
 
     def close(self, facts: Mapping[str, Any] | None = None) -> Arrays:
-        """Seal the folder: sizes and hashes of every file, and what else should be remembered."""
+        """Seal the folder with the size and hash of every file, and further facts."""
         self.open.clear()
         self.facts = dict(facts or {})
         self.seal = {
@@ -117,7 +118,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 class MemoryArrays(Arrays):
-    """The same names and arrays in memory, for new rows: nothing is written to any disk."""
+    """The same interface in memory, for new rows: nothing is written to disk."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -132,11 +133,11 @@ class MemoryArrays(Arrays):
         return self.put(name, np.zeros(shape, dtype))
 
     def growing(self, name: str, dtype: Any) -> Growing:
-        """An array of one axis whose length is not known yet."""
+        """A one-dimensional array of unknown length."""
         return GrowingList(self, name, dtype)
 
     def drop(self, name: str) -> None:
-        """Let go of an array that was needed on the way only."""
+        """Remove an intermediate array."""
         del self.open[name]
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -153,19 +154,19 @@ class MemoryArrays(Arrays):
 
 
 class Growing(Protocol):
-    """Takes values piece by piece; `close` makes them one array."""
+    """An array under construction, piece by piece; `close` completes it."""
 
     def add(self, values: np.ndarray) -> None:
-        """Put values behind those there are."""
+        """Append values."""
         ...
 
     def close(self) -> None:
-        """Make all values one array under the name given."""
+        """Store all values as one array."""
         ...
 
 
 class GrowingFile:
-    """Values on their way into an array on disk."""
+    """An array on disk under construction."""
 
     def __init__(self, arrays: Arrays, name: str, dtype: Any) -> None:
         self.arrays, self.name, self.dtype, self.count = arrays, name, dtype, 0
@@ -189,7 +190,7 @@ class GrowingFile:
 
 
 class GrowingList:
-    """Values on their way into an array in memory."""
+    """An array in memory under construction."""
 
     def __init__(self, arrays: Arrays, name: str, dtype: Any) -> None:
         self.arrays, self.name, self.parts = arrays, name, [np.zeros(0, dtype)]
@@ -205,7 +206,7 @@ class GrowingList:
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy file as `np.save` does, whose own writing hides why a disk refused it."""
+    """Write a .npy file like `np.save`, which hides the reason of a failed write."""
     plain = np.ascontiguousarray(array)
     data = plain.reshape(-1).view(np.uint8)
     with writing(path, data.nbytes), path.open("wb") as file:
@@ -214,9 +215,9 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 def new_map(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A new .npy file, mapped to be filled in place.
+    """A new .npy file, memory-mapped to be filled in place.
 
-    Its space is reserved first: a page of a sparse file that finds the disk full kills the process (SIGBUS).
+    Its space is reserved first: writing a page of a sparse file to a full disk kills the process (SIGBUS).
     """
     head = header(shape, dtype)
     size = len(head) + int(np.prod(shape)) * dtype.itemsize
@@ -228,7 +229,7 @@ def new_map(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
-    """What stands before the values in a .npy file; the values are in C order."""
+    """The header of a .npy file; values are in C order."""
     made = io.BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(made, described)
@@ -236,19 +237,19 @@ def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
 
 
 def reserve(handle: int, start: int, stop: int) -> None:
-    """Make sure that bytes `start` to `stop` of an open file have their place on the disk; they read as zeros."""
+    """Allocate bytes `start` to `stop` of an open file on disk; they read as zeros."""
     try:
         os.posix_fallocate(handle, start, stop - start)
-    except AttributeError:  # macOS has no such call
+    except AttributeError:  # not available on macOS
         write_zeros(handle, start, stop)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             raise
-        write_zeros(handle, start, stop)  # a file system that cannot reserve
+        write_zeros(handle, start, stop)  # a file system without preallocation
 
 
 def write_zeros(handle: int, start: int, stop: int) -> None:
-    """Reserve by writing, a block at a time."""
+    """Allocate by writing zeros, a block at a time."""
     os.lseek(handle, start, os.SEEK_SET)
     while start < stop:
         start += os.write(handle, bytes(min(BLOCK, stop - start)))

@@ -1,4 +1,4 @@
-"""Blocks: running text cut into rows of equal length for the objectives that hide a part of it and ask for it."""
+"""Blocks: running text cut into rows of equal length, for pretraining objectives that hide parts of it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 from anyformer.objectives.token_facts import TokenFacts
 
-SENTINEL = "<extra_id_{}>"  # as T5 writes them
+SENTINEL = "<extra_id_{}>"  # as in T5
 
 
 class Blocks(Windows):
-    """One part of a text in blocks of `length` tokens, with the tokenizer's begin and end tokens around each.
+    """One part of a text in blocks of `length` tokens, each between the tokenizer's special tokens.
 
-    A block is the same text in every epoch: what changes is what an objective hides of it (`Objective.corrupt`). The
-    ids are both the input and the targets, nothing is shifted; begin, end and padding are not targets. With a draw the
-    last block reaches back so that it is full; without one it is padded, and every token comes exactly once.
+    A block is the same text in every epoch: only what an objective hides of it changes (`Objective.corrupt`). The ids
+    are both inputs and targets, without a shift; special tokens and padding are not targets. With a draw the last block
+    overlaps the previous one so that it is full; without one it is padded, and every token occurs exactly once.
 
     >>> rows = Blocks(np.arange(10), 4)
     >>> rows.batch([0, 2]).inputs[0].tolist(), rows.batch([0, 2]).targets.tolist()
@@ -35,18 +35,18 @@ class Blocks(Windows):
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and behind a text."""
+        """The special tokens before and after a text."""
         return ([], []) if self.tokenizer is None else frame_of(self.tokenizer)
 
     @property
     def room(self) -> int:
-        """Tokens of the text in a block."""
+        """Text tokens per block."""
         before, behind = self.frame
         return max(1, self.length - len(before) - len(behind))
 
     @cached_property
     def facts(self) -> TokenFacts:
-        """What objectives know of the tokens."""
+        """Facts on the tokens for objectives."""
         return token_facts(self.tokenizer, self.vocab or int(self.ids.max()) + 1, self.fill, self.start)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Blocks(Windows):
         before, behind = self.frame
         tokens = np.full((len(ids), len(before) + self.room + len(behind)), self.fill, np.int64)  # (B, T)
         targets, mask = np.full_like(tokens, IGNORED), np.zeros(tokens.shape, bool)
-        for row, count in enumerate(there.sum(1).tolist()):  # the end stands behind the last token, before the padding
+        for row, count in enumerate(there.sum(1).tolist()):  # the end token is after the last token, before the padding
             stop = len(before) + count
             tokens[row, :stop] = [*before, *ids[row, :count]]
             targets[row, len(before) : stop] = ids[row, :count]
@@ -78,15 +78,15 @@ class Blocks(Windows):
 
 
 class SourceBlocks(Blocks):
-    """Blocks that an encoder-decoder learns from: an objective makes of each what is read and what is written."""
+    """Blocks for encoder-decoders: an objective makes an input and a target of each."""
 
     feeds_decoder = True
 
 
 def frame_of(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and behind a text.
+    """The special tokens that a tokenizer adds before and after a text.
 
-    A tokenizer that was trained here for a model that reads has such tokens but puts none: then they are put here.
+    A tokenizer trained here for an encoder has such tokens but does not add them: then they are added here.
     """
     plain, framed = (tokenizer.encode("a", special=special) for special in (False, True))
     if framed != plain and plain:
@@ -99,7 +99,7 @@ def frame_of(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def token_facts(tokenizer: Tokenizer | None, size: int, fill: int, start: int | None = None) -> TokenFacts:
-    """What objectives must know of a tokenizer's tokens; `start` is what a decoder begins with."""
+    """Facts on a tokenizer's tokens for objectives; `start` is the decoder's start token."""
     if tokenizer is None:
         return TokenFacts(np.ones(size, bool), np.ones(size, bool), pad=fill, start=start)
     ordinary = ordinary_tokens(tokenizer, size)
@@ -111,7 +111,7 @@ def token_facts(tokenizer: Tokenizer | None, size: int, fill: int, start: int | 
 
 
 def ordinary_tokens(tokenizer: Tokenizer, size: int) -> np.ndarray:
-    """Which ids stand for a piece of text (V,): those with a token that is not special."""
+    """Mask of ids (V,) that stand for text: those with a token that is not special."""
     words = tokenizer
     special = {words.bos, words.eos, words.unk, words.sep, words.pad, words.cls, words.mask, *sentinels_of(words)}
     special |= {number for number, token in words.engine.added().items() if token.special}
@@ -120,11 +120,11 @@ def ordinary_tokens(tokenizer: Tokenizer, size: int) -> np.ndarray:
 
 
 def word_edges(tokenizer: Tokenizer, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which ids begin a word whatever is before them (V,), and which end one whatever is behind (V,).
+    """Masks of ids that begin a word in any context (V,), and that end one (V,).
 
-    WordPiece marks what continues a word by ##. Elsewhere a word is letters and digits in a row: a piece that begins
-    with one continues what ended in one, and a blank, a line end or a sign stands between. A byte of a character
-    beyond ASCII is taken for a letter: it is one, in most texts, and a character is never cut.
+    WordPiece marks the continuation of a word by ##. With other tokenizers a word is a run of letters and digits: a
+    token that begins with one continues a word that ended in one; spaces, line ends and punctuation separate words. A
+    byte of a non-ASCII character counts as a letter: in most texts it is one, and characters are never cut.
     """
     begins, closes = np.zeros(size, bool), np.zeros(size, bool)
     tokens = {number: tokenizer.engine.token(number) or "" for number in range(tokenizer.size)}
@@ -139,12 +139,12 @@ def word_edges(tokenizer: Tokenizer, size: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def is_letter(byte: bytes) -> bool:
-    """Whether a byte is a letter, a digit or a part of a longer character."""
+    """Whether a byte is a letter, a digit or part of a multi-byte character."""
     return byte.isalnum() or byte >= b"\x80"
 
 
 def sentinels_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The ids of T5's sentinels in their order, as far as the tokenizer has them."""
+    """The ids of T5's sentinels in order, as far as the tokenizer has them."""
     found: list[int] = []
     while (number := tokenizer.engine.id_of(SENTINEL.format(len(found)))) is not None:
         found.append(number)

@@ -1,4 +1,4 @@
-"""A tokenizer for running text, and the text packed with it: once, into arrays of tokens on disk."""
+"""A tokenizer for running text, and the text tokenized once into arrays on disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from anyformer.data.tokenizers.training import Kind, default_special, special_to
 from anyformer.errors import UserError
 from anyformer.log import Log
 
-FORMAT = 1  # of the packed arrays; raised when the same text would be packed otherwise
-FEWEST = 32  # tokens to train on, below which there is nothing to learn
-SAMPLE = 10_000_000  # bytes of text a tokenizer is trained on at most
+FORMAT = 1  # version of the packed arrays; raised when the same text would be packed differently
+FEWEST = 32  # minimum tokens to train on
+SAMPLE = 10_000_000  # maximum bytes of text to train a tokenizer on
 AT_ONCE = 2**22  # characters encoded at once
-# Bytes to train on, and the size of vocabulary that goes with them; between two of them by the logarithm.
+# Bytes of training text and the vocabulary size for them; interpolated on a log scale.
 SIZES = ((200_000, 512), (1_000_000, 2048), (10_000_000, 8192), (50_000_000, 16384))
 NAMES = {
     "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
@@ -35,14 +35,14 @@ NAMES = {
 
 @dataclass
 class CorpusPart:
-    """One side of the split: characters `start` to `stop` of the documents one after another."""
+    """One side of the split: characters `start` to `stop` of the concatenated documents."""
 
     documents: list[Document]
     start: int = 0
     stop: int | None = None
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """Document number, first and last character of what belongs to the part."""
+        """Document number, first and last character of each span of the part."""
         at = 0
         for number, document in enumerate(self.documents):
             stop = at + document.characters
@@ -61,12 +61,12 @@ class CorpusPart:
 
     @property
     def characters(self) -> int:
-        """How many there are in it."""
+        """Number of characters."""
         return sum(last - first for _, first, last in self.spans())
 
     @property
     def bytes(self) -> int:
-        """About; exact where no document is cut."""
+        """Approximate size in bytes; exact if no document is cut."""
         whole = sum(document.characters for document in self.documents)
         return sum(document.size for document in self.documents) * self.characters // max(1, whole)
 
@@ -75,7 +75,7 @@ class CorpusPart:
 
 
 def vocabulary(size: int) -> int:
-    """How many tokens suit a text of so many bytes.
+    """Default vocabulary size for a text of so many bytes.
 
     >>> [vocabulary(size) for size in (10_000, 1_000_000, 3_000_000, 10**9)]
     [512, 2048, 4096, 16384]
@@ -85,7 +85,7 @@ def vocabulary(size: int) -> int:
 
 
 def given_tokenizer(words: TokenizerSettings, given: StartModelConstraints) -> Tokenizer | None:
-    """The tokenizer that a model or a folder brings along, if any."""
+    """The tokenizer of a pretrained model or a folder, if any."""
     if given.tokenizer is None:
         given.check_tokenizer(words.folder)
     if given.tokenizer is not None or words.folder is None:
@@ -100,7 +100,7 @@ def given_tokenizer(words: TokenizerSettings, given: StartModelConstraints) -> T
 
 @dataclass(frozen=True)
 class TaskTokens:
-    """The special tokens that a task asks of a tokenizer that is trained for it, beside those of its kind."""
+    """The special tokens that a task needs in a newly trained tokenizer, beside those of its kind."""
 
     roles: tuple[str, ...] = ()  # such as mask
     extra: tuple[str, ...] = ()  # such as T5's sentinels
@@ -133,7 +133,7 @@ def train_tokenizer_on(
 
 
 def sample_pieces(part: CorpusPart, size: int) -> Iterator[str]:
-    """Pieces of a part, all of them or as many, evenly spread, as a tokenizer is trained on."""
+    """Pieces of a part to train a tokenizer on: all, or an evenly spread sample."""
     share = min(1.0, SAMPLE / max(1, size))
     taken = 0
     for number, (_, _, piece) in enumerate(part.pieces(), 1):
@@ -153,7 +153,7 @@ def pack_parts(
     cache: Path,
     log: Log,
 ) -> tuple[Arrays, Tokenizer]:
-    """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
+    """Every part as an array of tokens on disk, with the tokenizer; cached for the same text and settings."""
     enough(parts["train"].characters, "characters")
     own = given_tokenizer(settings.tokenizer, given)
     mark = fingerprint(parts, settings.tokenizer, own, asked)
@@ -168,14 +168,14 @@ def pack_parts(
         log(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
         tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, asked, log)
-    kind_known = "given" if settings.tokenizer.lowercase else kind  # the short ways know no lower case
-    # A prompt may hold the special tokens of a task; what is trained on never does.
+    kind_known = "given" if settings.tokenizer.lowercase else kind  # the fast encoders cannot lower-case
+    # A prompt may contain a task's special tokens; training text never does.
     encoder = Encoder(tokenizer, kind_known, safe=None if own is not None else True)
-    if parts["train"].characters < AT_ONCE:  # seen before anything is written
+    if parts["train"].characters < AT_ONCE:  # fail before anything is written
         enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")
     arrays = Arrays.new(cache)
     counts = {name: pack(part, encoder, arrays, name) for name, part in parts.items()}
-    tokenizer.save(cache / "tokenizer")  # a given one too: the folder can be opened by itself
+    tokenizer.save(cache / "tokenizer")  # a given one too, so that the folder is self-contained
     arrays.close({"fingerprint": mark, "parts": counts, "kind": kind, "tokenizer": tokenizer.sha256})
     tokens, of = (sum(count[name] for count in counts.values()) for name in ("tokens", "bytes"))
     each = ", ".join(f"{name} {count['tokens']:,}" for name, count in counts.items())
@@ -188,7 +188,7 @@ def pack_parts(
 
 
 def enough(count: int, unit: str) -> None:
-    """An error where there is next to nothing to train on."""
+    """Raise an error if there is too little to train on."""
     if count < FEWEST:
         raise UserError(
             f"only {count} {unit} to train on", where="text", fix=f"give a longer text; {FEWEST} tokens are the least"
@@ -198,7 +198,7 @@ def enough(count: int, unit: str) -> None:
 def fingerprint(
     parts: dict[str, CorpusPart], words: TokenizerSettings, own: Tokenizer | None, asked: TaskTokens
 ) -> str:
-    """Of all that decides the arrays."""
+    """A hash of everything that determines the arrays."""
     mark = hashlib.sha256(json.dumps([FORMAT, words.replace(max_length=None).to_dict()], sort_keys=True).encode())
     mark.update(repr(asked).encode() if asked != TaskTokens() else b"")
     mark.update(own.sha256.encode() if own is not None else b"")
@@ -210,7 +210,8 @@ def fingerprint(
 
 
 def pack(part: CorpusPart, encoder: Encoder, arrays: Arrays, name: str) -> dict[str, int]:
-    """Encode a part on all cores into one array, documents apart by the end token; memory stays that of `AT_ONCE`."""
+    """Encode a part on all cores into one array, documents separated by the end token, in memory bounded by
+    `AT_ONCE`."""
     tokenizer = encoder.tokenizer
     ends = (tokenizer.eos, tokenizer.sep, tokenizer.bos)
     apart = np.array([token for token in ends if token is not None][:1], encoder.dtype)

@@ -1,4 +1,4 @@
-"""Annotated images as batches: each as large as fits a square, padding masked, boxes in shares of the picture."""
+"""Annotated images as batches: resized to fit a square, padding masked, boxes relative to the image."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 
-MULTIPLE, LARGEST, SLOW = 32, 512, 256  # a network's square when nobody says: the pictures' own size up to one of these
+MULTIPLE, LARGEST, SLOW = 32, 512, 256  # default side of the square: the images' own size up to one of these limits
 
 
 @dataclass(frozen=True)
 class Square:
-    """How pictures stand in batches: the longer side fills `size` pixels, from the left upper corner."""
+    """The layout of images in batches: the longer side fills `size` pixels, from the upper left corner."""
 
     size: int
     channels: int = 3
 
     def fitted(self, wide: int, high: int) -> tuple[int, int]:
-        """Columns and rows of a picture in the square.
+        """Columns and rows of an image in the square.
 
         >>> Square(64).fitted(640, 480)
         (64, 48)
@@ -40,7 +40,7 @@ class Square:
         return max(1, round(wide * share)), max(1, round(high * share))
 
     def pixels(self, picture: Picture) -> np.ndarray:
-        """The picture as (channels, size, size), black beyond it."""
+        """The image as (channels, size, size), padded with black."""
         columns, rows = self.fitted(picture.wide, picture.high)
         with open_image(picture.path, Path()) as image:
             seen = plain(image, self.channels)
@@ -52,7 +52,7 @@ class Square:
 
 
 def usual_square(pictures: Sequence[Picture], *, slow: bool = False) -> int:
-    """The size that shows most pictures as they are, up to the largest; half of that where steps are `slow`.
+    """The size that shows most images at their own resolution, up to a limit; a lower limit if steps are `slow`.
 
     >>> usual_square([Picture(1, "a", Path(), 100, 60)]), usual_square([Picture(1, "a", Path(), 2000, 60)])
     (128, 512)
@@ -62,7 +62,7 @@ def usual_square(pictures: Sequence[Picture], *, slow: bool = False) -> int:
 
 
 def shares(picture: Picture) -> np.ndarray:
-    """Class, centre and size of the objects to learn (n,5), in shares of the picture."""
+    """Class, centre and size of the objects to learn (n,5), relative to the image."""
     learned = ~picture.crowd
     left, top, wide, high = picture.boxes[learned].T
     columns = (picture.kinds[learned], (left + wide / 2) / picture.wide, (top + high / 2) / picture.high,
@@ -71,7 +71,7 @@ def shares(picture: Picture) -> np.ndarray:
 
 
 def put_pictures(found: Annotated, square: Square, arrays: Arrays) -> None:
-    """Decode every picture once, into `arrays`: pixels (N,C,S,S), sides (N,2) in the square, and the objects."""
+    """Decode every image once into `arrays`: pixels (N,C,S,S), sides (N,2) in the square, and the objects."""
     room = arrays.room("pixels", (len(found.pictures), square.channels, square.size, square.size), np.uint8)
     for row, picture in enumerate(found.pictures):
         try:
@@ -85,7 +85,7 @@ def put_pictures(found: Annotated, square: Square, arrays: Arrays) -> None:
 
 
 def put_objects(found: Annotated, square: Square, arrays: Arrays) -> None:
-    """What stands beside the pixels: the sides of each picture in the square, and its objects."""
+    """Write everything but the pixels: the sides of each image in the square, and its objects."""
     objects = [shares(picture) for picture in found.pictures]
     fits = [square.fitted(picture.wide, picture.high) for picture in found.pictures]
     arrays.put("sides", np.array(fits, np.int32).reshape(-1, 2))
@@ -95,9 +95,9 @@ def put_objects(found: Annotated, square: Square, arrays: Arrays) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a picture that is shown in its place, larger or smaller: one axis, in pixels of the picture.
+    """A crop of an image along one axis, in pixels of the image, resized in place.
 
-    It begins inside the picture and may end beyond it; what lies there is black and masked, as all padding is.
+    It begins inside the image and may end beyond it; the part beyond is black and masked, like all padding.
     """
 
     start: float
@@ -105,28 +105,28 @@ class Window:
 
     @classmethod
     def drawn(cls, side: int, share: float, chances: tuple[float, float]) -> Window:
-        """Both ends of a side moved by up to a share of it: the first inwards, the second either way."""
+        """Both ends of a side moved by up to a fraction of it: the first inwards, the second either way."""
         start = chances[0] * share * side
         return cls(start, side * (1 + (2 * chances[1] - 1) * share) - start)
 
     def sources(self, side: int) -> np.ndarray:
-        """For each pixel that shows the picture, the one of the picture that it shows: the nearest."""
+        """For each pixel of the result, the nearest pixel of the image."""
         at = np.floor(self.start + (np.arange(side) + 0.5) * self.length / side).astype(np.int64)
         return at[at < side]
 
     def shares(self, low: np.ndarray, high: np.ndarray, side: int, shown: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where intervals in shares of the picture come to lie, in shares of the `shown` pixels."""
+        """Intervals relative to the image, converted to be relative to the `shown` pixels."""
         moved = [(edge * side - self.start) / self.length * side / shown for edge in (low, high)]
         return moved[0], moved[1]
 
 
-LEAST_SEEN = 0.25  # of an object's area that a window must show for it to be learned
+LEAST_SEEN = 0.25  # minimum fraction of an object's area inside the crop for it to be a target
 
 
 def move_edges(
     pixels: np.ndarray, sides: np.ndarray, objects: np.ndarray, share: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A picture (C,S,S), in place, with its edges moved; its new sides (2,) and the objects (n,5) still to be seen."""
+    """Move the edges of an image (C,S,S) in place; returns its new sides (2,) and the objects (n,5) still visible."""
     wide, high = (int(side) for side in sides)
     chances = generator.random(4)
     across, down = (Window.drawn(wide, share, (chances[0], chances[1])),
@@ -147,9 +147,9 @@ def move_edges(
 
 
 class DetectionExamples(Examples):
-    """One side of annotated images; `rows` are their places among all pictures of the file.
+    """One split of annotated images; `rows` are their indices among all images of the file.
 
-    While training, edges are moved by up to the share `crop` of a side, and half the images are mirrored if `flip`.
+    In training, edges are moved by up to the fraction `crop` of a side, and half the images are mirrored if `flip`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class DetectionExamples(Examples):
         return len(self.rows)
 
     def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
-        """Pixels (B,C,S,S), a mask over pixels, targets (B,M,5); varied while training."""
+        """Pixels (B,C,S,S), a mask over pixels, targets (B,M,5); augmented in training."""
         chosen = np.asarray(rows, np.int64)
         at = self.rows[chosen]
         stored = np.array(self.arrays["pixels"][at])
@@ -197,12 +197,12 @@ class DetectionExamples(Examples):
         )
 
     def objects(self, row: int) -> np.ndarray:
-        """Class, centre and size of one picture's objects (n,5)."""
+        """Class, centre and size of one image's objects (n,5)."""
         start, stop = self.arrays["objects_starts"][row : row + 2]
         return np.array(self.arrays["objects"][start:stop])
 
     def picture(self, row: int) -> Picture:
-        """A row's picture, with its own size and boxes in pixels."""
+        """A row's image, with its own size and boxes in pixels."""
         return self.found.pictures[int(self.rows[row])]
 
     def place(self, row: int) -> str:

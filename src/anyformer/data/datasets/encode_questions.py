@@ -1,7 +1,7 @@
-"""Questions about contexts into windows of tokens: the question, then as much of the context as there is room for.
+"""Questions about contexts as windows of tokens: the question, then as much of the context as fits.
 
-A context longer than a window is read in several, which overlap, each behind the whole question (1810.04805). The
-arrays hold one entry a window; `windows_starts` says which windows are a row's.
+A long context is split into overlapping windows, each after the whole question (1810.04805). The arrays have one entry
+per window; `windows_starts` maps rows to their windows.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from anyformer.objectives.objective import IGNORED
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
 
-MOST_OF_QUESTION = 64  # tokens; what is longer is cut, so that a window has room for the context
-NOWHERE = 0  # the position that a window without the answer points to: its first token, BERT's [CLS]
+MOST_OF_QUESTION = 64  # tokens; longer questions are cut, so that a window has room for the context
+NOWHERE = 0  # target position in a window without the answer: its first token, BERT's [CLS]
 
 
 class TokenSpan(NamedTuple):
-    """From a token of the context to another, both included."""
+    """The first and last token of a span in the context, both included."""
 
     first: int
     last: int
 
 
-ABSENT_TOKENS = TokenSpan(-1, -1)  # the context holds no answer
+ABSENT_TOKENS = TokenSpan(-1, -1)  # the context has no answer
 
 
 def encode_questions(
     frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
-    """Every row as its windows, with where its answer stands in each of them where that is known."""
+    """Encode every row as windows, with the position of its answer in each of them if known."""
     target = preprocess.target
     assert isinstance(target, AnswerSpan)
     questions = raw_tokens([frame.column(target.question)], tokenizer, arrays, ["raw0"])[0]
@@ -72,7 +72,7 @@ def encode_questions(
 
 
 def count_remarks(counts: ColumnCounts, rows: int, windows: int, places: Sequence[Place | None]) -> None:
-    """What is worth saying about windows and answers."""
+    """Notes on windows and answers."""
     if windows > rows:
         counts.remarks.append(f"{some(rows, 'question')} make {windows:,} windows: long contexts are read in several")
     moved = sum(place is not None and place.moved for place in places)
@@ -85,7 +85,7 @@ def count_remarks(counts: ColumnCounts, rows: int, windows: int, places: Sequenc
 def context_tokens(
     frame: Frame, name: str, tokenizer: Tokenizer, arrays: Arrays, kept: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of the contexts, for now, and in `context_chars` for good which characters each stands for.
+    """The tokens of the contexts, temporarily, and in `context_chars` the character range of each token.
 
     Many questions share a context, which is encoded once.
     """
@@ -102,13 +102,13 @@ def context_tokens(
 
 
 def characters(arrays: Arrays, row: int) -> np.ndarray:
-    """Which characters the tokens of a row's context stand for, (S,2): from, up to."""
+    """The character ranges (S,2) of the tokens of a row's context: start, stop."""
     starts = arrays["context_chars_starts"]
     return np.asarray(arrays["context_chars"][starts[row] : starts[row + 1]]).reshape(-1, 2)
 
 
 def answer_tokens(arrays: Arrays, row: int, place: Place | None) -> TokenSpan | None:
-    """The first and the last token of the context that hold a piece of the answer; None where it is not known."""
+    """The first and last token of the context that overlap the answer; None if it is unknown."""
     if place is None or place == ABSENT_ANSWER:
         return None if place is None else ABSENT_TOKENS
     chars = characters(arrays, row)
@@ -117,18 +117,18 @@ def answer_tokens(arrays: Arrays, row: int, place: Place | None) -> TokenSpan | 
 
 
 class WindowWriter:
-    """Writes the windows of one row after the other into arrays."""
+    """Appends the windows of one row after another to arrays."""
 
     def __init__(self, tokenizer: Tokenizer, length: int, stride: int, arrays: Arrays) -> None:
         self.framer, self.stride, self.arrays = Framer(tokenizer, length, 2), stride, arrays
         self.tokens = Flat(arrays, "tokens", token_type(tokenizer))
-        self.second: list[int] = []  # where the second text begins, by its token types
-        self.at: list[tuple[int, int, int]] = []  # first position of the context, its tokens, those left of the window
+        self.second: list[int] = []  # start of the second text, from its token types
+        self.at: list[tuple[int, int, int]] = []  # the context's first position, its tokens, those before the window
         self.targets: list[tuple[int, int]] = []
         self.starts = [0]
 
     def add(self, question: Sequence[int], context: Sequence[int], answer: TokenSpan | None) -> bool:
-        """Write the windows of a row; whether its question was cut."""
+        """Write the windows of a row; returns whether its question was cut."""
         most = min(MOST_OF_QUESTION, self.framer.room // 2)
         question, cut = question[:most], len(question) > most
         marks = self.framer.marks
@@ -143,7 +143,7 @@ class WindowWriter:
         return cut
 
     def target(self, answer: TokenSpan | None, begin: int, stop: int, first: int) -> tuple[int, int]:
-        """The positions of the answer in a window that holds the context's tokens from `begin` up to `stop`."""
+        """The answer's positions in a window that contains the context's tokens from `begin` up to `stop`."""
         if answer is None:
             return IGNORED, IGNORED
         if answer == ABSENT_TOKENS or answer.first < begin or answer.last >= stop:
@@ -151,7 +151,7 @@ class WindowWriter:
         return first + answer.first - begin, first + answer.last - begin
 
     def windows(self, size: int, room: int) -> Iterator[tuple[int, int]]:
-        """From which token of a context to which each window goes."""
+        """The range of context tokens of each window."""
         step = room - min(self.stride, room // 2)
         begin = 0
         while begin + room < size:
@@ -160,7 +160,7 @@ class WindowWriter:
         yield begin, size
 
     def close(self, *, segments: bool) -> None:
-        """Turn what was written into arrays."""
+        """Store what was written as arrays."""
         self.tokens.close()
         self.arrays.put("windows_starts", np.array(self.starts, np.int64))
         self.arrays.put("context_at", np.array(self.at, np.int32).reshape(-1, 3))

@@ -1,4 +1,4 @@
-"""Text columns into tokens on disk: single texts, pairs, sentences with tags, and pairs to translate."""
+"""Text columns tokenized to disk: single texts, pairs, tagged sentences, and source-target pairs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from anyformer.data.preprocess import Preprocess
 
-LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
+LONGEST = 512  # default maximum tokens per row, if training rows are that long
 
 
 def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
-    """The tokenizer that texts are read or written with."""
+    """The tokenizer, or an error if there is none."""
     if tokenizer is None:
         raise UserError("there is text but no tokenizer", where="tokenizer", fix="copy the whole folder")
     return tokenizer
@@ -44,7 +44,7 @@ def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
 def raw_tokens(
     columns: Sequence[Any], tokenizer: Tokenizer, arrays: Arrays, names: Sequence[str]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The ids of each column's texts without special tokens, on disk for now: tokens and where rows begin."""
+    """The ids of each column's texts without special tokens, temporarily on disk: tokens and row starts."""
     flats = [Flat(arrays, name, token_type(tokenizer)) for name in names]
     for piece in pieces(len(columns[0])):
         size = piece.stop - piece.start
@@ -56,14 +56,14 @@ def raw_tokens(
 
 
 def drop_arrays(arrays: Arrays, names: Sequence[str]) -> None:
-    """Remove arrays that were needed on the way only."""
+    """Remove intermediate arrays."""
     for name in names:
         for part in (name, f"{name}_starts"):
             arrays.drop(part)
 
 
 def rows_of(tokens: np.ndarray, starts: np.ndarray, piece: slice) -> list[list[int]]:
-    """Some rows as lists."""
+    """A slice of rows as lists."""
     edges = starts[piece.start : piece.stop + 1].tolist()
     block = tokens[edges[0] : edges[-1]].tolist()
     return [block[a - edges[0] : b - edges[0]] for a, b in pairwise(edges)]
@@ -73,7 +73,7 @@ def encode_texts(
     frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
-    """The texts of a row as one: a pair, or one behind the other."""
+    """Encode the texts of a row as one sequence: a pair, or concatenated."""
     columns = preprocess.texts
     names = [f"raw{i}" for i in range(len(columns))]
     raw = raw_tokens([frame.column(column.name) for column in columns], tokenizer, arrays, names)
@@ -108,9 +108,9 @@ def encode_pairs(
     frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
-    """The text to read and the one to write, either where it is there: rows may be images, and new ones have no answer.
+    """Encode source and target text, either if present: rows may be images, and new ones have no target.
 
-    What is written are ids with the end, without what the decoder begins with.
+    Targets end with the end token and omit the decoder's start token.
     """
     assert isinstance(preprocess.target, Answer)
     (target,) = preprocess.target.names
@@ -158,7 +158,7 @@ def encode_pairs(
 
 
 def sources_of(frame: Frame, preprocess: Preprocess) -> pa.ChunkedArray:
-    """The texts to read; where a column says the task of each row, it stands in front: "Summarize: ..."."""
+    """The source texts; if a column names the task of each row, it is prepended: "Summarize: ..."."""
     import pyarrow as pa
 
     source = frame.column(preprocess.texts[-1].name)
@@ -171,7 +171,7 @@ def sources_of(frame: Frame, preprocess: Preprocess) -> pa.ChunkedArray:
 
 
 def with_task(task: str, text: str) -> str:
-    """An input with its task in front, as a prompt would say it.
+    """Prepend the task to an input, as in a prompt.
 
     >>> with_task("Summarize", "A storm came."), with_task("Summarize: ", "A storm came.")
     ('Summarize: A storm came.', 'Summarize: A storm came.')
@@ -184,7 +184,7 @@ def encode_sentences(
     frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
-    """Words as their parts, where each word begins, and its tag."""
+    """Encode words as subword tokens, with the first token of each word, and its tag."""
     (column,) = preprocess.texts
     encoder = WordEncoder(tokenizer)
     if preprocess.length is None:
@@ -220,6 +220,6 @@ def encode_sentences(
 
 
 def sentences(frame: Frame, name: str, piece: slice) -> list[list[str]]:
-    """Some rows as lists of words."""
+    """A slice of rows as lists of words."""
     cells = frame.column(name).slice(piece.start, piece.stop - piece.start).to_pylist()
     return [["" if word is None else str(word) for word in words or ()] for words in cells]

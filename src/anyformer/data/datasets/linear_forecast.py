@@ -1,4 +1,5 @@
-"""The next steps of a series as one linear map of the window before them, by least squares (NLinear of 2205.13504)."""
+"""Linear forecasting: the next steps as one linear map of the window before them, by least squares (NLinear,
+2205.13504)."""
 
 from __future__ import annotations
 
@@ -9,46 +10,47 @@ import numpy as np
 
 from anyformer.data.datasets.series import RawSeries
 
-# Penalties, as shares of an input's mean variance. The largest leaves nothing but the last value, repeated.
+# Penalties, as fractions of an input's mean variance. The largest leaves only the last value, repeated.
 SHRINKS = (1e-3, 1e-2, 0.1, 0.3, 1.0, 10.0, 100.0, 1e4)
-USUAL = 0.1  # where there are too few windows to choose
-HELD_OUT = 0.2  # of the windows, the latest: the penalty is chosen on them
-MOST_ROWS = 40_000  # windows times channels to learn from
-FEWEST = 10  # windows that a choice needs on each side
-SAME, SAME_LENGTH = 1.002, 1.01  # times the least error that are as good, of penalties and of look-backs
-CHUNK = 512  # windows at once
+USUAL = 0.1  # if there are too few windows to choose
+HELD_OUT = 0.2  # fraction of the windows, the latest, used to choose the penalty
+MOST_ROWS = 40_000  # windows times channels to fit on
+FEWEST = 10  # windows needed on each side for a choice
+SAME, SAME_LENGTH = 1.002, 1.01  # factor of the lowest error within which penalties, or look-backs, count as equal
+CHUNK = 512  # windows processed at once
 
 
 @dataclass(frozen=True)
 class LinearForecast:
-    """Every future step as the last one plus a weighted sum of the steps less the last one; all channels share them.
+    """Every future step is the last one plus a weighted sum of the differences to the last one; weights are shared by
+    channels.
 
-    A level that drifts is no matter then, and neither are the units.
+    This makes it invariant to drifting levels and to units.
     """
 
     weights: np.ndarray  # (length, horizon)
     shrink: float
-    error: float  # squared, in variances of a channel, on windows held out; nan where there were too few
+    error: float  # mean squared, in variances of a channel, on held-out windows; nan if there were too few
 
     def forecast(self, windows: np.ndarray) -> np.ndarray:
-        """What comes after windows (B, length, V): (B, horizon, V)."""
+        """Forecast the steps after windows (B, length, V): (B, horizon, V)."""
         past = fill_missing(windows)
         last = past[:, -1:]
         return last + (self.weights.T @ (past - last))
 
 
 def fit_linear(series: RawSeries, validation: RawSeries | None = None, *, most: int = MOST_ROWS) -> LinearForecast:
-    """The map with the penalty that serves the windows of `validation` best, by default the latest; learned from all of
-    `series` then, but chosen without those that reach into the windows that choose."""
+    """Fit with the best penalty on the windows of `validation`, by default the latest; the final fit uses all of
+    `series`, but the penalty is chosen without windows that overlap those of the validation."""
     rows = evenly(len(series), max(FEWEST, most // series.values.shape[1]))
     validation = latest(series) if validation is None else validation
-    scale = np.nanstd(series.values[: series.stop], axis=0) + 1e-12  # a channel in large units does not decide alone
+    scale = np.nanstd(series.values[: series.stop], axis=0) + 1e-12  # a channel in large units must not dominate
     early = rows[series.starts[rows] + series.horizon <= validation.starts[0]]
     square, cross = moments(series, early, scale)
     shrink, error = USUAL, float("nan")
     if min(len(early), len(validation)) >= FEWEST:
         errors = [mean_error(validation, scale, weights) for weights in ridge(square, cross, SHRINKS)]
-        # A difference as small as this is luck: the simplest of them.
+        # differences this small are noise: take the simplest
         shrink, error = max(pair for pair in zip(SHRINKS, errors, strict=True) if pair[1] <= SAME * min(errors))
     later = moments(series, rows[len(early) :], scale)
     (weights,) = ridge(square + later[0], cross + later[1], [shrink])
@@ -56,14 +58,14 @@ def fit_linear(series: RawSeries, validation: RawSeries | None = None, *, most: 
 
 
 def latest(series: RawSeries, after: RawSeries | None = None) -> RawSeries:
-    """The latest windows of a series, and those of another that goes on where it ends: few choose badly."""
+    """The latest windows of a series, and those of another that continues it, since few windows choose badly."""
     starts = series.starts[int((1 - HELD_OUT) * len(series)) :]
     return replace(series, starts=starts if after is None else np.concatenate([starts, after.starts]))
 
 
 def best_look_back(values: np.ndarray, horizon: int, lengths: Sequence[int]) -> int:
-    """The length whose linear map foresees the latest rows of `values` (T, V) best; of those within a hundredth, the
-    longest."""
+    """The look-back whose linear map forecasts the latest rows of `values` (T, V) best; among those within one percent,
+    the longest."""
     end = len(values) - horizon + 1
     held = np.arange(int((1 - HELD_OUT) * end), end)
     errors = {}
@@ -75,7 +77,7 @@ def best_look_back(values: np.ndarray, horizon: int, lengths: Sequence[int]) -> 
 
 
 def moments(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs times inputs (length, length) and inputs times targets (length, horizon), summed over windows."""
+    """The Gram matrix of inputs (length, length) and inputs times targets (length, horizon), summed over windows."""
     square = np.zeros((series.length, series.length))
     cross = np.zeros((series.length, series.horizon))
     for at in range(0, len(rows), CHUNK):
@@ -86,9 +88,9 @@ def moments(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np.
 
 
 def relative(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (N, length) and targets (N, horizon) less the last step, a row for each channel of each window.
+    """Inputs (N, length) and targets (N, horizon) minus the last step, one row per channel and window.
 
-    A step that is missing counts as the one before it; a row with less than half of its future is left out.
+    A missing step counts as the one before it; a row with less than half of its future is left out.
     """
     windows, futures = series.windows(rows), series.futures(rows)
     whole = fill_missing(np.concatenate([windows, futures], 1)) / scale
@@ -99,7 +101,7 @@ def relative(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np
 
 
 def mean_error(series: RawSeries, scale: np.ndarray, weights: np.ndarray) -> float:
-    """The mean squared error of a map on the windows of a series, over known steps; of many, on a sample."""
+    """The mean squared error of a map on the windows of a series, over known steps; on a sample if there are many."""
     rows = evenly(len(series), max(FEWEST, MOST_ROWS // 8 // series.values.shape[1]))
     total, count = 0.0, 0
     for at in range(0, len(rows), CHUNK):
@@ -111,7 +113,7 @@ def mean_error(series: RawSeries, scale: np.ndarray, weights: np.ndarray) -> flo
 
 
 def ridge(square: np.ndarray, cross: np.ndarray, shrinks: Sequence[float]) -> list[np.ndarray]:
-    """Least squares with each penalty, from one decomposition."""
+    """Ridge regression with each penalty, from one eigendecomposition."""
     values, vectors = np.linalg.eigh(square)
     values, turned = np.maximum(values, 0.0), vectors.T @ cross
     mean = values.mean() + 1e-12
@@ -119,8 +121,7 @@ def ridge(square: np.ndarray, cross: np.ndarray, shrinks: Sequence[float]) -> li
 
 
 def fill_missing(windows: np.ndarray) -> np.ndarray:
-    """Missing steps of (B, T, V) as the last known one before them, else as the first known one after; 0 where there
-    is none."""
+    """Impute missing steps of (B, T, V) by the last known one before, else the first known one after; 0 without any."""
     known = np.isfinite(windows)
     if known.all():
         return windows
@@ -132,5 +133,5 @@ def fill_missing(windows: np.ndarray) -> np.ndarray:
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """At most `most` of `count` rows, spread evenly."""
+    """At most `most` of `count` rows, evenly spaced."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

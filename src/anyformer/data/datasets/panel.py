@@ -1,7 +1,8 @@
-"""Several series in one table, a row for each moment of each: found, and spread to one column for each series.
+"""Panel data: several series in one table, one row per time step of each; detected and pivoted to one column per
+series.
 
-A table of shops, months and sales becomes one of months with a column `sales Berlin`, `sales Lima`, ...; where a shop
-has no row its value is missing. From there on it is read as any other series of several channels.
+A table of shops, months and sales becomes one of months with columns `sales Berlin`, `sales Lima`, ...; if a shop has
+no row its value is missing. Then it is treated like any other series of several channels.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from anyformer.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_SERIES = 1000  # channels that are read where nobody asks for it
-COVERED = 0.5  # share of all moments of all series that have a row, where nobody asks for it
+MOST_SERIES = 1000  # channels allowed unless panel columns are requested
+COVERED = 0.5  # fraction of all time steps of all series that have a row, unless panel columns are requested
 
 
 @dataclass(frozen=True)
 class FoundPanel:
-    """The columns of a table of several series: its time, what names a series, what is measured, what else there is."""
+    """The columns of a panel: its time, the series names, the measured values, and the rest."""
 
     time: tuple[str, ...]
     by: tuple[str, ...]
     measured: tuple[str, ...]
     dropped: tuple[tuple[str, str], ...]
-    odd: tuple[str, ...]  # of the dropped, columns of words that may say more than the series and the moment
+    odd: tuple[str, ...]  # dropped columns of words that may carry information of their own
     count: int
 
     @property
@@ -56,7 +57,7 @@ class FoundPanel:
 
 
 def find_panel(frame: Frame, facts: Mapping[str, Facts], settings: Data) -> FoundPanel | None:
-    """The series of a table where each moment comes again for each of them; None where it holds one series or none."""
+    """The panel in a table where time steps repeat for each series; None if it has one series or none."""
     asked = settings.series.by
     for name in asked or ():
         if name not in frame.names:
@@ -85,7 +86,7 @@ def find_panel(frame: Frame, facts: Mapping[str, Facts], settings: Data) -> Foun
 def find_names(
     frame: Frame, facts: Mapping[str, Facts], names: Sequence[str], steps: np.ndarray
 ) -> tuple[str, ...] | None:
-    """The column, or the two together, of which each value has one row a moment: the first."""
+    """The first column, or pair of columns, with at most one row per value and time step."""
     codes = {name: factorize(frame.column(name))[0] for name in names if may_name(name, facts[name])}
     codes = {name: found for name, found in codes.items() if (found >= 0).all()}
     for by in (*((name,) for name in codes), *combinations(codes, 2)):
@@ -98,7 +99,7 @@ def find_names(
 
 
 def may_name(name: str, facts: Facts) -> bool:
-    """Whether a column may name series: words, or whole numbers that are called so."""
+    """Whether a column may name series: words, or integers with a typical name."""
     if facts.unique == "many" or not 2 <= int(facts.unique) <= MOST_SERIES:
         return False
     called = NAMED_ID.search(name.strip()) or NAMED_GROUP.search(name.strip())
@@ -109,7 +110,7 @@ def measure(
     frame: Frame, facts: Mapping[str, Facts], settings: Data, time: tuple[str, ...], by: tuple[str, ...],
     steps: np.ndarray,
 ) -> FoundPanel:  # fmt: skip
-    """What a panel measures, and why its other columns are left out."""
+    """The measured columns of a panel, and why its other columns are left out."""
     wanted = settings.target or settings.inputs or ()
     series, words = codes_of(frame, by)
     measured, dropped, odd = [], list[tuple[str, str]](), []
@@ -141,12 +142,12 @@ def measure(
 
 
 def depends(values: np.ndarray, keys: np.ndarray) -> bool:
-    """Whether rows of one key have one value."""
+    """Whether values are constant for each key."""
     return len(np.unique(keys * (values.max() + 2) + values)) == len(np.unique(keys))
 
 
 def codes_of(frame: Frame, by: Sequence[str]) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-    """The number of each row's series, and the series in the order they come; a row without a name is of none, -1."""
+    """The series index of each row, and the series in order of first occurrence; -1 for a row without a name."""
     found = [factorize(frame.column(name)) for name in by]
     named = np.stack([codes for codes, _ in found])
     lost = (named < 0).any(0)
@@ -164,7 +165,7 @@ def codes_of(frame: Frame, by: Sequence[str]) -> tuple[np.ndarray, list[tuple[st
 
 
 def panel_of(frame: Frame, facts: Mapping[str, Facts], found: FoundPanel) -> Panel:
-    """What is kept of a panel for new rows."""
+    """The part of a panel that is saved for new rows."""
     if not found.measured:
         raise UserError("no column holds numbers to forecast", where=name_of(frame), fix="give a table of numbers")
     _, series = codes_of(frame, found.by)
@@ -175,11 +176,10 @@ def panel_of(frame: Frame, facts: Mapping[str, Facts], found: FoundPanel) -> Pan
 def spread(
     frame: Frame, panel: Panel, time: Sequence[str], fixed: np.ndarray | None = None
 ) -> tuple[Frame, np.ndarray | None, int, list[str]]:
-    """A row for each moment and a column for each measure of each series, the sides of these rows, how many of the
-    frame's were used, and notes.
+    """Pivot to one row per time step and a column per measure and series; also the splits of these rows, how many rows
+    of the frame were used, and notes.
 
-    The mean is taken where a series has several rows of a moment; rows of a series that the panel does not know, or
-    without a name, are left out.
+    Several rows of a series at the same time step are averaged; rows of unknown series or without a name are left out.
     """
     import pyarrow as pa
 
@@ -215,7 +215,7 @@ def spread(
 
 
 def means(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Values at their places, the mean where several have one place; nan where there is none."""
+    """Values at their positions, averaged if several share one; nan if there is none."""
     good = np.isfinite(values)
     total, count = np.zeros(shape), np.zeros(shape)
     np.add.at(total, (rows[good], columns[good]), values[good])
@@ -224,7 +224,7 @@ def means(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, shape: tupl
 
 
 def left_out(words: Sequence[tuple[str, ...]], codes: np.ndarray, place: np.ndarray, panel: Panel) -> list[str]:
-    """What is said of rows that are of no series."""
+    """Notes on rows that belong to no known series."""
     by, notes = " and ".join(panel.by), []
     nameless = int((codes < 0).sum())
     if nameless:
@@ -241,7 +241,7 @@ def said(series: tuple[str, ...]) -> str:
 
 
 def spread_new(frame: Frame, target: Future) -> tuple[Frame, list[str]]:
-    """New rows as the model reads them: those of a panel spread, a table of a column for each series as it is."""
+    """New rows in the model's layout: panels are pivoted, a table with a column per series is unchanged."""
     panel = target.panel
     if panel is None or not set(panel.by) & set(frame.names):
         return frame, []
@@ -259,7 +259,7 @@ def spread_new(frame: Frame, target: Future) -> tuple[Frame, list[str]]:
 
 
 def gather_again(steps: pa.Table, panel: Panel) -> pa.Table:
-    """A table of a column for each series as rows of each, as the panel's own file has them."""
+    """A table with a column per series unpivoted to rows per series, like the panel's own file."""
     import pyarrow as pa
 
     time = [name for name in steps.column_names if name not in panel.names]

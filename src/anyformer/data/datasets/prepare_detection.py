@@ -1,4 +1,4 @@
-"""From annotated images to examples that train, validate and test: read, checked, decoded once; all of it said."""
+"""From annotated images to training, validation and test examples: read, checked, decoded once and logged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRUTH = ("boxes", "kinds", "crowd")
 
 
 def prepare_detection(request: DataRequest, *, task: str) -> Prepared:
-    """Annotated images ready to train on; --valid and --test name further ones."""
+    """Prepare annotated images for training; --valid and --test name further files."""
     settings, cache, paths = request.settings, request.cache, paths_of(request.source)
     notes, log = keep_lines(request.log)
     if paths is None or len(paths) != 1:
@@ -48,13 +48,13 @@ def prepare_detection(request: DataRequest, *, task: str) -> Prepared:
         side = sides(side, settings, request.seed)
         return assemble_detection(found, side, settings, task, cache, request.given, notes, log)
     except BaseException:
-        if not there:  # a mistake leaves nothing behind
+        if not there:  # leave nothing behind after an error
             shutil.rmtree(cache, ignore_errors=True)
         raise
 
 
 def gather_pictures(path: Path, settings: Data, log: Log) -> tuple[Annotated, np.ndarray]:
-    """All pictures, those that validate and test behind the others, and the side that a picture's file says."""
+    """All images, those of validation and test after the others, and the split that each image's file gives."""
     source = open_annotated(path)
     found = source.sides["train"](bad=settings.bad)
     side = [np.full(len(found.pictures), FREE, np.int8)]
@@ -72,7 +72,7 @@ def gather_pictures(path: Path, settings: Data, log: Log) -> tuple[Annotated, np
 
 
 def relabel(other: Annotated, labels: tuple[str, ...]) -> Annotated:
-    """Another file with the class numbers of the first."""
+    """Another file with its class indices mapped to those of the first."""
     strange = [label for label in other.labels if label not in labels]
     if strange:
         raise UserError(f"the class {strange[0]!r} is not in the training file", where=other.file.name,
@@ -82,7 +82,7 @@ def relabel(other: Annotated, labels: tuple[str, ...]) -> Annotated:
 
 
 def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
-    """The side of every picture: as its file says, the others drawn by their shares."""
+    """The split of every image: as its file says, else drawn at random."""
     side, free = side.copy(), np.flatnonzero(side == FREE)
     order = np.random.default_rng(seed).permutation(free)
     start = 0
@@ -124,7 +124,7 @@ def assemble_detection(
     preprocess = Preprocess(task=task, columns=(column,), target=target)
     log(f"task     {task}: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
          f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
-    flip = settings.images.flip is not False  # boxes are mirrored too, and say nothing of left and right
+    flip = settings.images.flip is not False  # boxes are mirrored too, and do not depend on left and right
     varied = [f"edges moved by up to {settings.images.crop:.0%} (--set data.images.crop=0)"] * bool(
         settings.images.crop
     )
@@ -155,14 +155,14 @@ def assemble_detection(
 
 
 def put_truth(found: Annotated, arrays: Arrays) -> None:
-    """The objects as annotated, in pixels of their pictures: what answers are compared with."""
+    """The annotated objects, in pixels of their images: the targets in evaluation."""
     for name in TRUTH:
         arrays.put(f"true_{name}", np.concatenate([getattr(picture, name) for picture in found.pictures]))
     arrays.put("true_starts", np.cumsum([0, *(len(picture.kinds) for picture in found.pictures)]))
 
 
 def opened_detection(arrays: Arrays) -> Prepared:
-    """What a sealed folder of annotated images holds."""
+    """Prepared data from a sealed folder of annotated images."""
     facts: dict[str, Any] = arrays.facts
     preprocess = Preprocess.read(arrays.folder / FILE)
     steps = ImageSteps.read(arrays.folder / IMAGES)
@@ -174,7 +174,7 @@ def opened_detection(arrays: Arrays) -> Prepared:
         pictures.append(Picture(key, name, Path(path), wide, high, *own))
     found = Annotated(Path(facts["file"]), preprocess.target.labels, pictures)
     made = [DetectionExamples(arrays, found, np.flatnonzero(arrays["side"] == number), steps=steps, flip=facts["flip"],
-                              crop=facts.get("crop", 0.0))  # folders of earlier versions moved no edges
+                              crop=facts.get("crop", 0.0))  # folders of earlier versions have no crop
             for number in range(len(SIDES))]  # fmt: skip
     train, valid, test = (side if len(side) else None for side in made)
     assert train is not None

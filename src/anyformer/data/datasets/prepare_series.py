@@ -1,4 +1,4 @@
-"""From a table to a series: which column is the time, which are channels, what trains and what tests."""
+"""From a table to a series: the time column, the channels, and the splits."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.log import Log, keep_lines
 
 KIND = "series"
-HORIZON = 96  # where nothing is said and the rows are enough
-LOOK_BACKS = (12, 24, 48, 96, 192, 336, 512)  # tried where nothing is said, as far as the rows allow
+HORIZON = 96  # default, if there are enough rows
+LOOK_BACKS = (12, 24, 48, 96, 192, 336, 512)  # candidates for the default, as far as the rows allow
 
 
 def prepare_series(request: DataRequest, *, task: str) -> Prepared:
-    """Rows of a table, in the order of time, ready for a forecast."""
+    """Prepare rows of a table, sorted by time, for forecasting."""
     cache, there = request.cache, request.cache.exists()
     try:
         found = gather(request.source, "table", request.settings, cache / "read")
@@ -61,7 +61,7 @@ def prepare_series(request: DataRequest, *, task: str) -> Prepared:
 
 
 def prepare_gathered(gathered: Gathered, request: DataRequest, *, task: str) -> Prepared:
-    """The same for rows that were read already."""
+    """The same for rows already read."""
     notes, log = keep_lines(request.log)
     log_files(gathered.frame, log)
     if request.why:
@@ -130,7 +130,7 @@ def assemble_series(gathered: Gathered, settings: Data, task: str, cache: Path, 
 
 
 def opened_series(arrays: Arrays) -> Prepared:
-    """What a sealed folder of a series holds."""
+    """Prepared data from a sealed folder of a series."""
     preprocess = Preprocess.read(arrays.folder / FILE)
     assert isinstance(preprocess.target, Future) and preprocess.length is not None
     sides = [SeriesExamples(arrays, None, preprocess.target, preprocess.length, begin, stop)
@@ -142,7 +142,7 @@ def opened_series(arrays: Arrays) -> Prepared:
 
 
 def scale_channels(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Every channel by the mean and deviation of its training rows."""
+    """Standardise every channel by the mean and standard deviation of its training rows."""
     return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.columns or ())], 1)
 
 
@@ -152,7 +152,7 @@ def scale_channels(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
 def choose_columns(
     frame: Frame, facts: dict[str, Facts], settings: Data
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, str]]]:
-    """The columns of time, the channels, and what is left out."""
+    """The time columns, the channels, and what is left out."""
     asked = settings.target or settings.inputs or ()
     for option, names in (("--time", [settings.split.time] if settings.split.time else []), ("--target", asked)):
         for name in names:
@@ -184,7 +184,7 @@ def choose_columns(
 
 
 def time_of(frame: Frame, facts: dict[str, Facts], settings: Data, asked: Sequence[str]) -> tuple[str, ...]:
-    """The columns of time: the one that was named with the clock beside it, or what looks like it."""
+    """The time columns: the named one with a clock column beside it, or those detected."""
     named = settings.split.time
     if named is not None:
         found = find_time(frame.of([n for n in frame.names if n == named or not facts[n].column.is_time]), facts, asked)
@@ -194,12 +194,12 @@ def time_of(frame: Frame, facts: dict[str, Facts], settings: Data, asked: Sequen
 
 
 def number_form_of(facts: Facts) -> str:
-    """How the numbers of a column are written."""
+    """The number format of a column."""
     return facts.form if facts.column.is_number else ""
 
 
 def is_time(frame: Frame, name: str, facts: Facts) -> bool:
-    """Whether a column orders the rows: dates, numbers named like a time, or a first column that counts evenly."""
+    """Whether a column orders the rows: dates, numbers named like a time, or an evenly spaced first column."""
     if facts.column.is_time:
         return True
     values = numbers(frame.column(name))
@@ -211,7 +211,7 @@ def is_time(frame: Frame, name: str, facts: Facts) -> bool:
 
 
 def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, log: Log) -> Timeline:
-    """The rows in the order of time; files that validate and test come after, as given."""
+    """The rows sorted by time; validation and test files come after, as given."""
     rows = np.arange(len(frame))
     if not time:
         log("note     no column of time: the rows count as they stand")
@@ -247,7 +247,7 @@ def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, l
         missing = int(places[-1]) + 1 - len(places)
         log(f"note     {missing:,} of {int(places[-1]) + 1:,} steps of {name} have no row: their values are missing")
         return Timeline(order, places[steps], int(places[-1]) + 1)
-    apart = np.diff(different if places is None else places)  # months are equal steps, of unequal days
+    apart = np.diff(different if places is None else places)  # months are equal steps of unequal days
     usual = float(np.median(apart)) if len(apart) else 0.0
     odd = int((np.abs(apart - usual) > 1e-6 * max(1.0, abs(usual))).sum())
     if odd:
@@ -256,13 +256,13 @@ def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, l
 
 
 def said_time(frame: Frame, time: Sequence[str], row: int) -> str:
-    """The time of a row as its cells say it."""
+    """The time of a row as in its cells."""
     cells = frame.cells(row)
     return repr(" ".join(str(cells[name]) for name in time)[:40])
 
 
 def side_counts(fixed: np.ndarray | None, settings: Data, rows: int) -> list[int]:
-    """Rows that train, validate and test, one after the other."""
+    """Numbers of training, validation and test rows, which follow each other."""
     if fixed is not None:
         side = np.where(fixed == FREE, TRAIN, fixed)
         found = [int((side == number).sum()) for number in range(len(SIDES))]
@@ -275,7 +275,7 @@ def side_counts(fixed: np.ndarray | None, settings: Data, rows: int) -> list[int
 
 
 def lengths(settings: Data, counts: list[int], train: np.ndarray, where: str, log: Log) -> tuple[int, int]:
-    """Steps to look back on and to foresee; what was not asked for is made to fit."""
+    """Look-back and horizon in steps; defaults are reduced to fit."""
     held = min((count for count in counts[1:] if count), default=counts[TRAIN])
     horizon = settings.series.horizon or max(1, min(HORIZON, held // 2, counts[TRAIN] // 8))
     length = settings.series.look_back or choose_look_back(train, horizon, log)
@@ -292,7 +292,7 @@ def lengths(settings: Data, counts: list[int], train: np.ndarray, where: str, lo
 
 
 def choose_look_back(train: np.ndarray, horizon: int, log: Log) -> int:
-    """How far to look back where nothing is said: as a linear map of the window would have it."""
+    """The default look-back: the best one of a linear map of the window."""
     most = max(2, len(train) // 4)
     tried = [length for length in LOOK_BACKS if length <= most]
     if len(tried) < 2:

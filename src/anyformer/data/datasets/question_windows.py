@@ -1,4 +1,4 @@
-"""The windows that questions are read in, as examples of their own."""
+"""The windows of questions, as examples of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyformer.objectives.batch import Batch
 
 
 class QuestionWindows(Examples):
-    """Every window of some questions. `owner` is the question of each; its numbers are those of `questions`."""
+    """Every window of some questions. `owner` is the index of its question, numbered as in `questions`."""
 
     def __init__(self, questions: RowExamples) -> None:
         self.questions = questions
@@ -22,13 +22,13 @@ class QuestionWindows(Examples):
         counts = starts[rows + 1] - starts[rows]
         self.owner = np.repeat(np.arange(len(rows)), counts)
         within = np.arange(len(self.owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self.numbers = np.repeat(starts[rows], counts) + within  # of the windows in the arrays
+        self.numbers = np.repeat(starts[rows], counts) + within  # indices of the windows in the arrays
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
-        """Some windows, padded on the right to the longest; targets (B,2) are where the answer begins and ends."""
+        """A batch of windows, padded on the right to the longest; targets (B,2) are start and end of the answer."""
         chosen = np.asarray(rows, np.int64)
         at = self.numbers[chosen]
         inputs, named = self.questions.inputs(at, chosen, draw)
@@ -36,7 +36,8 @@ class QuestionWindows(Examples):
         return Batch(inputs, targets, torch.from_numpy(chosen.copy()), named)
 
     def context_at(self, window: int) -> tuple[int, int, int]:
-        """The position of the context's first token in a window, how many there are, and how many stand before it."""
+        """The position of the context's first token in a window, the number of its tokens, and of those before the
+        window."""
         first, count, before = self.questions.arrays["context_at"][self.numbers[window]].tolist()
         return first, count, before
 
@@ -48,6 +49,6 @@ class QuestionWindows(Examples):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each window."""
+        """Number of tokens of each window."""
         starts = self.questions.arrays["tokens_starts"]
         return np.asarray(starts[self.numbers + 1] - starts[self.numbers])
