@@ -1,4 +1,4 @@
-"""What was decided about a frame: the task, what is predicted, what from, and what is left out and why."""
+"""The decision about a frame: the task, the target, the inputs, and what is left out and why."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Input:
-    """One column to learn from."""
+    """One input column."""
 
     name: str
-    kind: str  # the name of a kind of column
+    kind: str  # name of a kind of column
     facts: Facts
 
     @property
@@ -37,14 +37,14 @@ class Input:
 
 
 def name_of(frame: Frame) -> str:
-    """The file a frame came from, for messages."""
+    """The file name of a frame, for messages."""
     return frame.sources[0].name if frame.sources else "data"
 
 
 def inputs_of(
     frame: Frame, facts: Mapping[str, Facts], settings: Data, target: tuple[str, ...]
 ) -> tuple[list[Input], list[tuple[str, str]]]:
-    """The columns to learn from, and those left out with the reason."""
+    """The input columns, and those left out with the reason."""
     split, asked = settings.split, settings.kinds()
     rest: list[Input] = []
     dropped: list[tuple[str, str]] = []
@@ -66,7 +66,7 @@ def inputs_of(
             dropped.append((name, str(facts[name].dropped)))
         else:
             rest.append(Input(name, facts[name].kind, facts[name]))
-    if not rest:  # addresses and codes are better than nothing: what they are made of may be all there is to learn
+    if not rest:  # addresses and codes are better than no input: their parts may be informative
         codes = {name for name, why in dropped if facts[name].column.is_text and why == facts[name].dropped}
         rest = [Input(name, facts[name].kind, facts[name]) for name in frame.names if name in codes]
         dropped = [(name, why) for name, why in dropped if name not in codes]
@@ -78,54 +78,54 @@ def inputs_of(
 
 TARGET_NAMES = ("target", "label", "class", "y", "category", "output", "score")
 SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
-Form = Literal["one", "list", "columns"]  # how labels are spelled: one a row, `a;b`, or columns of 0 and 1
+Form = Literal["one", "list", "columns"]  # format of labels: one per row, `a;b`, or columns of 0 and 1
 Origin = Literal["table", "sentences", "pairs", "pictures", "sounds"]
 
 
 class TargetRules(Protocol):
-    """What preparing rows asks of a task; `tasks.row_task.RowTask` answers it."""
+    """The interface of a task for preparing rows, implemented by `tasks.row_task.RowTask`."""
 
     name: ClassVar[str]
     splits_by_time: ClassVar[bool]
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        """Reasons a row has no target that can be used, each with a mask over the rows."""
+        """Reasons for which a row has no usable target, each with a mask over the rows."""
         ...
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
-        """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        """The stratum of each row for a random split; None if rows have none."""
         ...
 
     def default_group(self, frame: Frame, decision: Decision) -> str | None:
-        """The column whose equal values stay on one side of a split where nobody says how to split."""
+        """The column whose equal values stay in one split by default."""
         ...
 
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
-        """Refuse training rows that nothing can be learned from."""
+        """Reject training rows that nothing can be learned from."""
         ...
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Target:
-        """What is predicted, as the training rows in `frame` have it."""
+        """Fit the target to the training rows in `frame`."""
         ...
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a frame; printed by `lines` and stored by `plain`."""
+    """The decision about a frame; printed by `lines` and saved by `plain`."""
 
     task: TargetRules
     target: tuple[str, ...]
     inputs: tuple[Input, ...]
     why: str = ""
-    form: Form = "one"  # how labels are spelled
+    form: Form = "one"  # format of labels
     dropped: tuple[tuple[str, str], ...] = ()  # column and reason
     notes: tuple[str, ...] = ()
-    separator: str = ";"  # of labels in a cell, where form is "list"
-    number_forms: tuple[str, ...] = ()  # how the numbers of each target are written, where not plainly
+    separator: str = ";"  # of labels in a cell, if form is "list"
+    number_forms: tuple[str, ...] = ()  # number format of each target, if not the usual one
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """All notes: those of the task, and what the columns look like that they are not read as."""
+        """All notes: those of the task, and on columns that look like something else."""
         constant = [name for name, why in self.dropped if why == ONE_VALUE]
         found = side_of_images({column.name: column.facts for column in self.inputs}, constant)
         if found is None:
@@ -142,7 +142,7 @@ class Decision:
         return self.form != "one"
 
     def plain(self) -> dict[str, Any]:
-        """The decision as JSON holds it."""
+        """The decision as JSON."""
         return {
             "task": self.task.name, "why": self.why, "target": list(self.target), "multi": self.multi,
             "columns": {column.name: {"kind": column.kind, "missing": column.facts.missing} for column in self.inputs},
@@ -151,7 +151,7 @@ class Decision:
 
 
 def lines(decision: Decision, frame: Frame) -> list[str]:
-    """The decision in plain English, one fact a line, aligned."""
+    """The decision as aligned log lines, one fact per line."""
     said = [f"task     {decision.task.name}" + (f": {decision.why}" if decision.why else "")]
     width = min(30, max([len(column.name) for column in decision.inputs] + [len(n) for n, _ in decision.dropped] + [4]))
     for column in decision.inputs:
@@ -162,7 +162,7 @@ def lines(decision: Decision, frame: Frame) -> list[str]:
 
 
 def describe_column(column: Input, frame: Frame) -> str:
-    """What is known of a column, shortly: range or number of values, and how many are missing."""
+    """A short description of a column: range or number of values, and missing cells."""
     facts, parts = column.facts, [column.column.describe(column.facts)]
     if facts.missing:
         parts.append(f"{facts.missing:,} missing")

@@ -1,4 +1,4 @@
-"""How rows are split where nobody says it: by groups, by time, or at random, with what is worth knowing about it."""
+"""The default split of rows: by groups, by time, or at random, with notes on it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.settings import Data
 
-FEWEST = 32  # rows that are split by time
-COMES_AGAIN = 0.9  # different values for each row, up to which a column tells groups
+FEWEST = 32  # rows needed for a split by time
+COMES_AGAIN = 0.9  # distinct values per row, up to which a column identifies groups
 
 
 def settle_split(settings: Data, gathered: Gathered, decision: Decision) -> tuple[Data, list[str]]:
-    """The settings with the split that the rows ask for where nothing else says it, and notes on it."""
+    """The settings with the split that suits the rows, unless one was requested, and notes on it."""
     split, frame = settings.split, gathered.frame
     if gathered.fixed is not None or split.column or split.group or split.time or not (split.valid or split.test):
         return settings, []
@@ -36,7 +36,7 @@ def settle_split(settings: Data, gathered: Gathered, decision: Decision) -> tupl
 
 
 def runs_regularly(frame: Frame, column: Input) -> bool:
-    """Whether dates go on in equal steps, each once or, of several series, most of them equally often."""
+    """Whether dates have equal steps, each once or, with several series, mostly equally often."""
     moments = days(frame.column(column.name), column.facts.form or None)
     if np.isnat(moments).any():
         return False
@@ -47,7 +47,7 @@ def runs_regularly(frame: Frame, column: Input) -> bool:
 
 
 def several_series(frame: Frame, column: Input) -> list[str]:
-    """A note where each moment comes again, once for each of several series."""
+    """A note if each date repeats for several series."""
     moments = days(frame.column(column.name), column.facts.form or None)
     often = round(len(moments) / max(1, len(np.unique(moments))))
     if often < 2:
@@ -57,7 +57,7 @@ def several_series(frame: Frame, column: Input) -> list[str]:
 
 
 def new_classes(frame: Frame, decision: Decision, column: Input, share: float) -> bool:
-    """Whether the latest rows hold a class that none of the others has: then only a random split can be learned."""
+    """Whether the latest rows contain a class that the others lack: then only a random split can be learned."""
     classes = decision.task.strata(frame, decision)
     if classes is None:
         return False
@@ -67,7 +67,7 @@ def new_classes(frame: Frame, decision: Decision, column: Input, share: float) -
 
 
 def notes_on_random(frame: Frame, decision: Decision, dates: list[Input], *, shuffle: bool) -> list[str]:
-    """What a random split may hide: rows that follow each other, and rows of one person or thing."""
+    """What a random split may leak: successive rows, and rows of the same person or thing."""
     notes = []
     if dates and not shuffle and decision.task.splits_by_time:
         name = dates[0].name

@@ -1,4 +1,4 @@
-"""Rows ready for a model. Any batch of them is a pure function of their numbers, the seed and the epoch."""
+"""Rows ready for a model. Any batch of them is a pure function of their indices, the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ class Examples(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
 
     @abstractmethod
     def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
-        """These rows as a batch; with a `draw` they are augmented as in training, without it taken as they are."""
+        """These rows as a batch; with a `draw` augmented as in training, without it unchanged."""
 
     @abstractmethod
     def place(self, row: int) -> str:
-        """Where a row came from, as a person would look for it: `reviews.csv row 812`."""
+        """The location of a row for messages: `reviews.csv row 812`."""
 
     def take(self, rows: np.ndarray) -> Examples | None:
-        """Some of the rows as examples of their own; None where they are what they are only together, as the windows
-        of a text."""
+        """Some of the rows as examples of their own; None if rows depend on each other, like the windows of a text."""
         return None
 
     def shown(self, row: int, most: int = 200) -> str:
@@ -43,15 +42,16 @@ class Examples(ABC):
 
     @property
     def cut_anew(self) -> bool:
-        """Whether every epoch cuts other rows out of the same data, so that a rest may be left out of an epoch."""
+        """Whether every epoch cuts different rows from the same data, so that a remainder may be dropped in an
+        epoch."""
         return False
 
     @property
     def mixed(self) -> MixedRows | None:
-        """How rows of several tasks are mixed in training; None where every row comes once in an epoch."""
+        """How rows of several tasks are mixed in training; None if every row occurs once per epoch."""
         return None
 
     @property
     def lengths(self) -> np.ndarray | None:
-        """Tokens of each row, where rows differ and batches of like lengths save padding."""
+        """Number of tokens of each row, if rows differ and length-sorted batches save padding."""
         return None

@@ -1,4 +1,4 @@
-"""Files that are a task each: a column that says what is to be done with each row, by the file the row came from."""
+"""Files that are one task each: a column with the task of each row, from the file name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anyformer.data.frame import Frame
 from anyformer.data.settings import Mixture
 from anyformer.errors import UserError, did_you_mean
 
-TASK = "task"  # the column that is made
+TASK = "task"  # name of the new column
 PACKED = (".gz", ".xz", ".zst", ".bz2")
 
 
 def stem_of(name: str) -> str:
-    """A file's name without what says its kind.
+    """A file name without its suffix.
 
     >>> stem_of("summarize.csv.gz"), stem_of("ask.v2.tsv")
     ('summarize', 'ask.v2')
@@ -39,9 +39,9 @@ def tasks_of_files(frame: Frame, mixture: Mixture) -> dict[str, str]:
 
 
 def add_tasks_of_files(frame: Frame, mixture: Mixture, *, trained: int) -> Frame:
-    """The rows with the task of their file in a column of its own; the first `trained` files are to train on.
+    """Add a column with the task of each row's file; the first `trained` files are training files.
 
-    A file that validates or tests needs a task that is learned.
+    A validation or test file needs a task that is trained.
     """
     if TASK in frame.names:
         raise UserError(f"the files have a column {TASK!r} already", where="data.mixture.by_file", fix="leave it out")
@@ -70,7 +70,7 @@ def with_tasks(frame: Frame, tasks: Mapping[str, str], column: str = TASK) -> Fr
 
 
 def add_known_tasks(frame: Frame, column: str, tasks: Mapping[str, str]) -> Frame:
-    """New rows with the task of their file, where they do not say it themselves and every file's name is known."""
+    """Add the task column to new rows, if they lack it and every file's name is known."""
     known = all(source.path and stem_of(source.name) in tasks for source in frame.sources)
     if column in frame.names or not tasks or not frame.sources or not known:
         return frame

@@ -1,4 +1,4 @@
-"""Rows of a frame as batches: any mixture of text, table and image columns over arrays on disk."""
+"""Rows of a frame as batches: any mixture of text, table and image columns, stored in arrays on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RowExamples(Examples):
-    """One side of the rows. `rows` are their numbers in the arrays and the frame, which all sides share."""
+    """One split of the rows. `rows` are their indices in the arrays and the frame, which all splits share."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class RowExamples(Examples):
         self.arrays, self.preprocess = arrays, preprocess
         self.known: Frame | None = frame
         self.rows, self.pad = np.asarray(rows, np.int64), pad
-        self.images, self.settings = images, settings  # the settings say how rows vary in training
-        self.facts = facts  # of the tokens, for objectives that hide some of them
+        self.images, self.settings = images, settings  # the settings contain the augmentation
+        self.facts = facts  # facts on the tokens, for masking objectives
         self.modalities = preprocess.modalities
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class RowExamples(Examples):
                            settings=self.settings, facts=self.facts)  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: arrays are mapped again there, rather than sent."""
+        """Pickle for another process: arrays are mapped again there, rather than sent."""
         state = {name: value for name, value in self.__dict__.items() if name != "lengths"}
         arrays = Arrays(Path(self.arrays.folder))
         arrays.facts = self.arrays.facts
@@ -67,7 +67,7 @@ class RowExamples(Examples):
 
     @property
     def frame(self) -> Frame:
-        """The rows of all sides as they stand in their files."""
+        """The original rows of all splits."""
         if self.known is None:
             from anyformer.data.store import open_frame
 
@@ -91,7 +91,7 @@ class RowExamples(Examples):
         return Batch(inputs, targets, torch.from_numpy(chosen.copy()), named)
 
     def inputs(self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The model's inputs: one modality as it is, several as one entry each."""
+        """The model's inputs: those of the only modality, or a tuple with one entry per modality."""
         made = [modality.inputs(self, at, chosen, draw) for modality in self.modalities]
         if len(made) == 1:
             return made[0].inputs, made[0].named
@@ -99,7 +99,7 @@ class RowExamples(Examples):
         return joint, {"mask": tuple(one.mask for one in made)}
 
     def padded(self, name: str, at: np.ndarray, fill: int) -> tuple[Tensor, Tensor]:
-        """Rows of unlike lengths as (B, T), and a mask that is True where there is something."""
+        """Rows of different lengths as (B, T), and a mask that is True for tokens and False for padding."""
         starts = self.arrays[f"{name}_starts"]
         begin = starts[at]
         length = starts[at + 1] - begin
@@ -112,8 +112,8 @@ class RowExamples(Examples):
         return torch.from_numpy(found), torch.from_numpy(mask)
 
     def targets(self, at: np.ndarray) -> Tensor:
-        """Class numbers, or numbers; rows without a target do not count."""
-        if "targets" not in self.arrays:  # new rows: nothing to compare with, in the shape of what is answered
+        """Class ids or numbers; rows without a target are ignored by the loss."""
+        if "targets" not in self.arrays:  # new rows: placeholders in the shape of the targets
             assert self.preprocess.target is not None
             return torch.from_numpy(self.preprocess.target.absent(len(at)))
         found = torch.from_numpy(np.array(self.arrays["targets"][at]))
@@ -122,7 +122,7 @@ class RowExamples(Examples):
     def pair(
         self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
     ) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
-        """What the encoder reads, the text to write one token late, and what is to be written."""
+        """The encoder's input, the decoder's input (shifted right), and the targets."""
         inputs, named = self.inputs(at, chosen, draw)
         source, mask = inputs if len(inputs) > 1 else inputs[0], named.get("mask")
         start = torch.full((len(at), 1), self.preprocess.start or 0)
@@ -135,7 +135,7 @@ class RowExamples(Examples):
         return (source, before), {"source_mask": mask, "target_mask": there}, targets
 
     def tags(self, at: np.ndarray, mask: Tensor) -> Tensor:
-        """A tag where a word begins (B, T), among the tokens that a mask shows."""
+        """A tag at the first token of each word (B, T), within the mask."""
         targets = torch.full(mask.shape, IGNORED)
         if "tags" in self.arrays:
             begins, there = self.padded("begins", at, 0)
@@ -149,7 +149,7 @@ class RowExamples(Examples):
 
     @property
     def tasks(self) -> list[str] | None:
-        """The task of each row, where a column of a text-to-text table says it."""
+        """The task of each row, if a column of a text-to-text table names it."""
         target = self.preprocess.target
         if not isinstance(target, TaskAnswer) or target.task not in self.frame.names:
             return None
@@ -160,20 +160,20 @@ class RowExamples(Examples):
         tasks = self.tasks
         return None if tasks is None or self.settings is None else mix_rows(tasks, self.settings.mixture)
 
-    # ------------------------------------------------------------ for people
+    # ------------------------------------------------------------ display
 
     def begins(self, row: int) -> np.ndarray:
-        """Where each word of a sentence begins among its tokens; words cut off are not there."""
+        """The position of each word's first token in a sentence, without words that were cut off."""
         at = int(self.rows[row])
         starts = self.arrays["begins_starts"]
         return np.array(self.arrays["begins"][starts[at] : starts[at + 1]])
 
     def cut(self, row: int) -> bool:
-        """Whether a row's text was longer than the model takes."""
+        """Whether a row's text was truncated."""
         return "cut" in self.arrays and bool(self.arrays["cut"][int(self.rows[row])])
 
     def place(self, row: int) -> str:
-        """Where a row stands in its file; of a folder of pictures, the picture's own path."""
+        """The location of a row in its file; in a folder of images, the image's own path."""
         at = int(self.rows[row])
         unit = self.frame.sources[0].unit if self.frame.sources else None
         for column in self.preprocess.columns or ():
@@ -182,7 +182,7 @@ class RowExamples(Examples):
         return self.frame.place(at)
 
     def cells(self, row: int) -> dict[str, Any]:
-        """A row as it stands in the file, all of its columns."""
+        """All cells of a row as in the file."""
         return self.frame.cells(int(self.rows[row]))
 
     def shown(self, row: int, most: int = 200) -> str:
@@ -198,7 +198,7 @@ class RowExamples(Examples):
 
     @cached_property
     def lengths(self) -> np.ndarray | None:
-        """Tokens of each row, None where all rows are alike."""
+        """Number of tokens of each row; None if all rows are equal."""
         if "tokens_starts" not in self.arrays:
             return None
         starts = self.arrays["tokens_starts"]

@@ -1,4 +1,4 @@
-"""Time series: the rows of a table in the order of time, cut into windows to look back on and steps to foresee."""
+"""Time series: rows of a table sorted by time, cut into look-back windows and the steps to forecast."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from anyformer.objectives.batch import Batch
 
 
 class SeriesExamples(Examples):
-    """Windows of `length` steps with the `horizon` after them, one beginning at every step.
+    """Windows of `length` steps and the next `horizon` steps, one starting at every step.
 
-    The steps to foresee lie in the rows from `begin` on and before `stop`; the window before may reach further back,
-    and what would lie before the first row of all is missing.
+    The forecast steps lie in the rows from `begin` up to `stop`; the look-back window may reach further back, and steps
+    before the first row are missing.
     """
 
     def __init__(self, arrays: Arrays, frame: Frame | None, target: Future, length: int, begin: int, stop: int) -> None:
@@ -39,7 +39,7 @@ class SeriesExamples(Examples):
 
     @property
     def frame(self) -> Frame:
-        """The rows as they stand in their file."""
+        """The original rows."""
         if self.known is None:
             from anyformer.data.store import open_frame
 
@@ -48,11 +48,11 @@ class SeriesExamples(Examples):
 
     @property
     def values(self) -> np.ndarray:
-        """(T, V) scaled, in the order of time, nan where a value is missing."""
+        """Scaled values (T, V), sorted by time, nan if missing."""
         return self.arrays["values"]
 
     def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
-        """Windows (B, length, V) and what comes after them (B, horizon, V)."""
+        """Windows (B, length, V) and the steps after them (B, horizon, V)."""
         chosen = np.asarray(rows, np.int64)
         at = self.first + chosen
         windows = torch.from_numpy(window(self.values, at, self.length))
@@ -60,7 +60,7 @@ class SeriesExamples(Examples):
         return Batch((windows,), after, torch.from_numpy(chosen.copy()))
 
     def place(self, row: int) -> str:
-        """The row of the first step to foresee."""
+        """The row of the first forecast step."""
         return self.frame.place(int(self.arrays["order"][self.first + row]))
 
     def steps(self, rows: np.ndarray) -> StepRows:
@@ -69,7 +69,7 @@ class SeriesExamples(Examples):
 
 
 class StepRows(Examples):
-    """One row for each foreseen step of each window."""
+    """One row for each forecast step of each window."""
 
     def __init__(self, windows: SeriesExamples, rows: np.ndarray) -> None:
         self.windows, self.rows = windows, rows
@@ -81,7 +81,7 @@ class StepRows(Examples):
         return self.windows.batch(self.rows[np.asarray(rows) // self.windows.target.horizon], draw)
 
     def at(self, row: int) -> int:
-        """The step's place in the order of time."""
+        """The step's index in time."""
         number, ahead = divmod(row, self.windows.target.horizon)
         return self.windows.first + int(self.rows[number]) + ahead
 
@@ -97,10 +97,10 @@ class StepRows(Examples):
 
 @dataclass(frozen=True)
 class RawSeries:
-    """Windows of a time series: `values` (T, V), nan where missing, and the first step to foresee of each window."""
+    """Windows of a time series: `values` (T, V), nan if missing, and the first forecast step of each window."""
 
     values: np.ndarray
-    starts: np.ndarray  # in their order
+    starts: np.ndarray  # in ascending order
     length: int
     horizon: int
 
@@ -109,15 +109,15 @@ class RawSeries:
 
     @property
     def stop(self) -> int:
-        """The row after the last one that a window foresees."""
+        """The row after the last forecast step."""
         return int(self.starts[-1]) + self.horizon
 
     def windows(self, rows: np.ndarray) -> np.ndarray:
-        """What each looks back on, (B, length, V); steps before the first row are nan."""
+        """The look-back windows, (B, length, V); steps before the first row are nan."""
         return window(self.values, self.starts[rows], self.length)
 
     def futures(self, rows: np.ndarray) -> np.ndarray:
-        """What is to be foreseen, (B, horizon, V)."""
+        """The steps to forecast, (B, horizon, V)."""
         return self.values[self.starts[rows, None] + np.arange(self.horizon)]
 
 
@@ -130,7 +130,7 @@ def window(values: np.ndarray, at: np.ndarray, length: int) -> np.ndarray:
 
 
 def after(times: np.ndarray, count: int) -> np.ndarray:
-    """The next moments, as far apart as most of the last ones are."""
+    """The next timestamps, at the most frequent recent interval."""
     seconds = times[-100:].astype("datetime64[s]").astype(np.int64)
     months = month_numbers(seconds.astype(np.float64)) if len(seconds) > 1 else None
     if months is not None:

@@ -1,4 +1,4 @@
-"""Running text: split, given a tokenizer, and packed once into arrays of tokens on disk."""
+"""Running text: split, tokenized, and packed once into arrays of tokens on disk."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
 from anyformer.log import Log, keep_lines
 
-LENGTH = 256  # tokens of a window, where nothing is said
+LENGTH = 256  # default tokens of a window
 NO_TOKENS = TaskTokens()
-WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
+WINDOWS = 8  # default windows get shorter until an epoch has at least this many
 
 
 def prepare_text(
     request: DataRequest, *, task: str, rows: type[Windows] = Windows, tokens: TaskTokens = NO_TOKENS
 ) -> Prepared:
-    """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
+    """Prepare text files and folders of them for a `task` on running text; nothing here is random."""
     documents, skipped = read_documents([Path(path) for path in request.source], request.settings.format)
     return prepare_documents(documents, request, task=task, skipped=skipped, unit="file", rows=rows, tokens=tokens)
 
@@ -41,7 +41,7 @@ def prepare_texts(
     rows: type[Windows] = Windows,
     tokens: TaskTokens = NO_TOKENS,
 ) -> Prepared:
-    """Texts that come one by one, one document each, ready for a `task`; `valid` and `test` are texts too."""
+    """Prepare individual texts, one document each, for a `task`; `valid` and `test` are texts too."""
     documents = in_memory(request.source, name, unit)
     own = {side: in_memory(some, side, unit) for side, some in (("valid", valid), ("test", test)) if some is not None}
     if not documents:
@@ -60,9 +60,9 @@ def prepare_documents(
     rows: type[Windows] = Windows,
     tokens: TaskTokens = NO_TOKENS,
 ) -> Prepared:
-    """The split, the tokenizer and the arrays; all of it taken from the cache where nothing has changed.
+    """The split, the tokenizer and the arrays, from the cache if nothing has changed.
 
-    `rows` is how the text is cut, `tokens` what a tokenizer trained here must have for the task.
+    `rows` is how the text is cut, `tokens` the special tokens that a tokenizer trained here needs for the task.
     """
     settings, given = request.settings, request.given
     notes, log = keep_lines(request.log)
@@ -98,7 +98,7 @@ def prepare_documents(
 
 
 def sources(parts: dict[str, CorpusPart], unit: str) -> list[dict[str, Any]]:
-    """What was read, for the record: each file once, or all texts as one."""
+    """The files that were read, for the record, or all texts as one."""
     found: dict[str, dict[str, Any]] = {}
     for part in parts.values():
         for d in part.documents if unit == "file" else part.documents[:1]:
@@ -113,7 +113,7 @@ def sources(parts: dict[str, CorpusPart], unit: str) -> list[dict[str, Any]]:
 def split(
     documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], task: str, log: Log
 ) -> dict[str, CorpusPart]:
-    """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
+    """Training, validation and test parts; by default the last fraction of the text is for validation."""
     chosen = settings.split
     count, size = len(documents), sum(d.size for d in documents)
     characters = sum(d.characters for d in documents)
@@ -148,7 +148,7 @@ def split(
 
 
 def boundary(documents: list[Document], share: float) -> int:
-    """Where to cut: of one text at the very character, of several between two, else at the end of a line."""
+    """The character to cut at: exact in a single text, else between two texts, or at the end of a line."""
     total = sum(d.characters for d in documents)
     wanted = int(share * total)
     if len(documents) == 1:
@@ -172,7 +172,7 @@ def boundary(documents: list[Document], share: float) -> int:
 
 
 def window(words: TokenizerSettings, given: StartModelConstraints, tokens: int, log: Log) -> int:
-    """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
+    """Tokens of a window: as requested, or 256; at most what the model has positions for or the text has."""
     enough(tokens, "tokens")
     asked = words.max_length or LENGTH
     if given.length is not None and asked > given.length:
@@ -180,7 +180,7 @@ def window(words: TokenizerSettings, given: StartModelConstraints, tokens: int, 
             log(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
         asked = given.length
     length = asked
-    # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
+    # Only a default is shortened to get more windows; a requested length just has to fit.
     while words.max_length is None and length > 8 and (tokens - 1) // length < WINDOWS:
         length //= 2
     length = min(length, tokens - 1)

@@ -1,7 +1,7 @@
-"""The time of the rows of a series: which columns say it, and the steps that the rows stand for.
+"""The time axis of a series: which columns give the time, and the step of each row.
 
-A time is a column of dates, or one with a clock or an hour beside it, or columns of year, month, day and hour, or a
-number that counts evenly. Rows of one moment are one step; where steps are left out, they are there as missing values.
+The time is a date column, possibly with a clock or hour column, or columns of year, month, day and hour, or an evenly
+spaced number. Rows with the same time are one step; skipped steps become missing values.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ NAMED_TIME = (
     "year",
     "month",
 )
-PARTS = ("year", "month", "day", "hour")  # columns that say a moment together
+PARTS = ("year", "month", "day", "hour")  # columns that together give a time
 CLOCK = r"^\d{1,2}([:.]\d{2}){1,2}\s?([AaPp][Mm])?$"
-EQUAL, MOSTLY = 0.15, 0.75  # months differ by so much, and weekends interrupt so many steps of working days
-REPEATED = 0.05  # share of the rows up to which moments may come twice, as an hour does when clocks are put back
+EQUAL, MOSTLY = 0.15, 0.75  # tolerance for unequal months; least fraction of regular steps, given weekends
+REPEATED = 0.05  # maximum fraction of repeated times, as of an hour when clocks are set back
 DAY = 86_400
 
 
 def is_row_number(name: str, facts: Facts) -> bool:
-    """Whether a column only numbers the rows, and is called so."""
+    """Whether a column only numbers the rows, and is named so."""
     called = bool(NAMED_ID.search(name.strip())) or name.strip().lower() in ("no", "nr", "obs")
     return facts.dropped == ID and called
 
 
 def find_time(frame: Frame, facts: Mapping[str, Facts], taken: Sequence[str] = ()) -> tuple[str, ...]:
-    """The columns that say the time together, none of those that are `taken`; () where there are none or several."""
+    """The columns that together give the time, without those `taken`; () if there are none or several candidates."""
     names = [name for name in frame.names if name not in taken]
     dates = [name for name in names if facts[name].column.is_time]
     if len(dates) == 1:
@@ -64,14 +64,14 @@ def find_time(frame: Frame, facts: Mapping[str, Facts], taken: Sequence[str] = (
 
 
 def has_clock(frame: Frame, name: str, facts: Facts) -> bool:
-    """Whether dates say more than the day."""
+    """Whether dates include a time of day."""
     moments = days(frame.column(name), facts.form or None)
     seconds = moments[~np.isnat(moments)].astype(np.int64)
     return bool((seconds % DAY != 0).any())
 
 
 def clock_beside(frame: Frame, names: Sequence[str]) -> tuple[str, ...]:
-    """The column of times of a day beside one of days: written as 18:00, or an hour from 0 to 24 that is named so."""
+    """The time-of-day column beside a date column: 18:00, or an hour from 0 to 24 named so."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -95,7 +95,7 @@ def clock_beside(frame: Frame, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def moments_of(frame: Frame, names: Sequence[str]) -> np.ndarray:
-    """The time of every row as a number: seconds where it is a date, nan where there is none."""
+    """The time of every row as a number: seconds if it is a date, nan if missing."""
     if len(names) > 1:
         return joined_moments(frame, names)
     found = counted_moments(frame.column(names[0]))
@@ -103,7 +103,7 @@ def moments_of(frame: Frame, names: Sequence[str]) -> np.ndarray:
 
 
 def counted_moments(column: Any) -> np.ndarray | None:
-    """The times of a column that counts them in numbers; None where it holds dates."""
+    """The times of a numeric time column; None if it has dates."""
     found = numbers(column)
     if np.isfinite(found).sum() < 0.5 * len(found) or is_date_in_digits(column):
         return None
@@ -116,7 +116,7 @@ def seconds_of(moments: np.ndarray) -> np.ndarray:
 
 
 def joined_moments(frame: Frame, names: Sequence[str]) -> np.ndarray:
-    """Seconds of a moment that several columns say: a day and its clock, or year, month, day and hour."""
+    """Seconds of times in several columns: a date and a clock, or year, month, day and hour."""
     if names[0].strip().lower() != "year":
         return seconds_of(days(frame.column(names[0]), None)) + clock_seconds(frame, names[1])
     found = {name.strip().lower(): numbers(frame.column(name)) for name in names}
@@ -132,7 +132,7 @@ def joined_moments(frame: Frame, names: Sequence[str]) -> np.ndarray:
 
 
 def clock_seconds(frame: Frame, name: str) -> np.ndarray:
-    """Seconds since midnight; nan where a cell says no time of a day."""
+    """Seconds since midnight; nan if a cell is no time of day."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -151,8 +151,8 @@ def clock_seconds(frame: Frame, name: str) -> np.ndarray:
 
 
 def is_even(moments: np.ndarray) -> bool:
-    """Whether moments, in whatever order, are all there and hardly one twice, and go on in equal steps: most of them
-    as far apart as each other, or at least every second place of a grid that all of them lie on."""
+    """Whether times, in any order, have none missing, hardly any repeats, and equal steps: most are the same, or at
+    least every second point is present of a grid that contains all of them."""
     if len(moments) < 3 or not np.isfinite(moments).all():
         return False
     there = np.unique(moments)
@@ -164,9 +164,9 @@ def is_even(moments: np.ndarray) -> bool:
 
 
 def step_numbers(moments: np.ndarray) -> np.ndarray | None:
-    """The number of each moment, sorted and without repeats, on the grid they lie on; None where it is none.
+    """The index of each time, sorted and without repeats, on their common grid; None if there is none.
 
-    Days of which none is on a weekend are as they are: nothing is missing between Friday and Monday.
+    A series of working days is taken as it is: no step is missing between Friday and Monday.
     """
     if len(moments) < 3:
         return None
@@ -185,7 +185,7 @@ def step_numbers(moments: np.ndarray) -> np.ndarray | None:
 
 
 def month_numbers(moments: np.ndarray) -> np.ndarray | None:
-    """Months since 1970, where moments are seconds and each the same day of its month at the same time."""
+    """Months since 1970, if times are in seconds and all at the same day and time of their month."""
     if np.abs(moments).max() > 1e12 or (np.diff(moments) < 28 * DAY).any() or (moments % 1 != 0).any():
         return None
     stamps = moments.astype(np.int64).astype("datetime64[s]")
@@ -195,27 +195,26 @@ def month_numbers(moments: np.ndarray) -> np.ndarray | None:
 
 
 def weekdays(moments: np.ndarray) -> np.ndarray:
-    """0 for Monday to 6 for Sunday, of seconds since 1970."""
+    """Weekdays of seconds since 1970, 0 for Monday to 6 for Sunday."""
     return (np.floor(moments / DAY).astype(np.int64) + 3) % 7
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Rows in the order of time, and the step of each; several rows of one moment are one step, and a step may have
-    no row."""
+    """Rows sorted by time, and the step of each; several rows may share a step, and a step may have no row."""
 
-    rows: np.ndarray  # (N,) of the frame
-    steps: np.ndarray  # (N,) the step of each of them
+    rows: np.ndarray  # (N,) indices in the frame
+    steps: np.ndarray  # (N,) the step of each
     length: int
 
     @property
     def order(self) -> np.ndarray:
-        """The row that stands for each step: its first, or that of the step before where it has none."""
+        """The row for each step: its first, or that of the previous step if it has none."""
         known, first = np.unique(self.steps, return_index=True)
         return self.rows[first][np.searchsorted(known, np.arange(self.length), side="right") - 1]
 
     def put(self, raw: np.ndarray) -> np.ndarray:
-        """Values (N, V) of the frame's rows as those of the steps (T, V): the mean where a step has several rows."""
+        """Values (N, V) of the frame's rows as values of the steps (T, V), averaged if a step has several rows."""
         found = np.full((self.length, raw.shape[1]), np.nan)
         if self.length == len(self.rows) and (self.steps == np.arange(self.length)).all():
             found[:] = raw[self.rows]

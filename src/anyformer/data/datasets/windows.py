@@ -17,13 +17,13 @@ from anyformer.objectives.objective import IGNORED
 
 
 class Windows(Examples):
-    """One part of a text in windows of `length` tokens; a target is the token after, and the shift is made here alone.
+    """One part of a text in windows of `length` tokens; the target is the next token, shifted only here.
 
-    Without a draw the windows lie side by side from the first token, and the last one is padded: every token but the
-    first is a target exactly once. With a draw all windows are full and begin at an offset of the epoch's own, so that
-    each pass cuts the text elsewhere; up to a window at either end is then passed over or seen twice.
+    Without a draw the windows are adjacent from the first token on, and the last one is padded: every token but the
+    first is a target exactly once. With a draw all windows are full and start at a random offset per epoch, so that
+    each epoch cuts the text elsewhere; up to a window at either end is then skipped or repeated.
 
-    `marks` (M, 3) are places of the text that are known exactly: token, document, character.
+    `marks` (M, 3) are positions with a known location in the text: token, document, character.
 
     >>> rows = Windows(np.arange(10), 4)
     >>> rows.batch([0, 2]).inputs[0].tolist(), rows.batch([0, 2]).targets.tolist()
@@ -31,7 +31,7 @@ class Windows(Examples):
     """
 
     noun: ClassVar[str] = "windows"
-    feeds_decoder: ClassVar[bool] = False  # whether a decoder is to write a part of a row, behind a start token
+    feeds_decoder: ClassVar[bool] = False  # whether a decoder generates part of a row, after a start token
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Windows(Examples):
     ) -> None:
         if len(tokens) < 2 or length < 1:
             raise UserError(f"{len(tokens)} tokens make no window", where="text", fix="give a longer text")
-        self.ids = np.asarray(tokens)  # (N,); a plain view of the map, which indexes faster
+        self.ids = np.asarray(tokens)  # (N,); a plain view of the memory map, which indexes faster
         self.length = length
         self.bytes = bytes  # UTF-8 bytes of the whole part
         self.vocab = vocab
         self.tokenizer = tokenizer
         self.marks = np.zeros((1, 3), np.int64) if marks is None else marks
         self.names = names
-        self.start = start  # what the decoder of an encoder-decoder begins with
+        self.start = start  # start token of an encoder-decoder's decoder
         fills = () if tokenizer is None else (tokenizer.pad, tokenizer.eos)
         self.fill = next((token for token in fills if token is not None), 0)
 
@@ -63,12 +63,12 @@ class Windows(Examples):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole part, the first of which no window predicts."""
+        """Number of tokens of the whole part; the first one is never a target."""
         return len(self.ids)
 
     @property
     def first_nats(self) -> float:
-        """What the first token costs, which has nothing before it: one of all tokens, each as likely."""
+        """Loss of the first token, which has no context: a uniform distribution over the vocabulary."""
         return math.log(self.vocab) if self.vocab else 0.0
 
     def starts(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> np.ndarray:
@@ -78,7 +78,7 @@ class Windows(Examples):
             raise IndexError(f"rows go from 0 to {len(self) - 1}")
         if draw is None:
             return numbers * self.length
-        # The generator of a row no window has: the offset belongs to the epoch, not to a window.
+        # The generator of a row that no window has: the offset depends on the epoch alone.
         offset = int(draw.generator(len(self)).integers(self.length))
         return np.minimum(numbers * self.length + offset, max(0, len(self.ids) - 1 - self.length))
 
@@ -91,7 +91,7 @@ class Windows(Examples):
             ids[beyond] = self.fill
             inputs, targets = ids[:, :-1].copy(), ids[:, 1:].copy()
             targets[beyond[:, 1:]] = IGNORED
-            inputs[beyond[:, 1:]] = self.fill  # the last token has no successor, so that it is a target only
+            inputs[beyond[:, 1:]] = self.fill  # the last token has no successor, so it is only a target
         else:
             ids = self.ids[places].astype(np.int64)
             inputs, targets = np.ascontiguousarray(ids[:, :-1]), np.ascontiguousarray(ids[:, 1:])
@@ -114,7 +114,7 @@ class Windows(Examples):
 
     @property
     def characters_a_token(self) -> float:
-        """Roughly; for places behind the last mark of a document."""
+        """Approximate; for positions after the last mark of a document."""
         return self.bytes / len(self.ids) if self.bytes else 1.0
 
     def shown(self, row: int, most: int = 200) -> str:

@@ -1,4 +1,4 @@
-"""Annotated images in whatever format: which files of a folder train, validate and test, and what is in them."""
+"""Annotated images in any supported format: the files of each split in a folder, and their contents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from anyformer.data.files.yolo import is_yolo, read_yolo, yolo_sides
 from anyformer.errors import UserError
 
 FORMATS = "COCO's json or a folder that holds one, a folder of Pascal VOC, or YOLO's data.yaml"
-DEEP, FEW = 2, 3  # what is unpacked stands so many folders down, beside few others
+DEEP, FEW = 2, 3  # unpacked archives may have the data so many folders down, beside few other folders
 
 
 @dataclass(frozen=True)
 class AnnotatedFiles:
-    """The sides of a set of annotated images, each read by `sides[name](bad=...)`."""
+    """The splits of a set of annotated images, each read by `sides[name](bad=...)`."""
 
     reason: str  # how the format was recognised
-    sides: dict[str, Callable[..., Annotated]]  # train, and valid and test where the files say them
+    sides: dict[str, Callable[..., Annotated]]  # train, and valid and test if there are files for them
 
 
 def find_annotated(path: Path, deep: int = DEEP) -> AnnotatedFiles | None:
-    """What a file or folder holds; None where it is not annotated images, or where that is not known."""
+    """The annotated images in a file or folder; None if there are none or it is ambiguous."""
     here = of_file(path) if path.is_file() else of_folder(path) if path.is_dir() else None
     if here is not None or not deep or not path.is_dir():
         return here
@@ -37,7 +37,7 @@ def find_annotated(path: Path, deep: int = DEEP) -> AnnotatedFiles | None:
 
 
 def of_file(path: Path) -> AnnotatedFiles | None:
-    """COCO's json, or YOLO's YAML file."""
+    """COCO's JSON, or YOLO's YAML file."""
     if is_coco(path):
         return AnnotatedFiles(f"{path.name} holds boxes as COCO writes them", {"train": partial(read_coco, path)})
     return of_yolo(path) if is_yolo(path) else None
@@ -65,11 +65,11 @@ def of_yolo(path: Path) -> AnnotatedFiles:
 
 
 def open_annotated(path: Path) -> AnnotatedFiles:
-    """The same; an error where there is nothing of the kind."""
+    """The same, but an error if there are none."""
     if not path.exists():
         raise UserError("no such file or folder", where=str(path), fix=f"give {FORMATS}")
     found = find_annotated(path)
     if found is not None:
         return found
-    # A file that is called json, or a folder with several of them, gets COCO's own message.
+    # A .json file, or a folder with several of them, gets COCO's own message.
     return AnnotatedFiles("", {"train": partial(read_coco, path)})

@@ -1,4 +1,4 @@
-"""ARFF files, as Weka and OpenML write them: names and types of the columns, then rows separated by commas."""
+"""ARFF files, the format of Weka and OpenML: names and types of the columns, then comma-separated rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|"""
 ATTRIBUTE = re.compile(rf"@attribute\s+({WORD}[^\s'\"]+)\s+(.+)$", re.IGNORECASE)
 CELL = re.compile(rf"\s*({WORD}[^,'\"]*)\s*(,|$)")
-KINDS = ("numeric", "real", "integer", "string", "date", "{")  # what a column may hold; a relation is none of it
+KINDS = ("numeric", "real", "integer", "string", "date", "{")  # column types; relational ones are not supported
 
 
 def is_arff(head: bytes) -> bool:
-    """Whether a file begins as ARFF does: `@relation` behind comments.
+    """Whether a file is ARFF: `@relation` after comments.
 
     >>> is_arff(b"% a comment\\n\\n@RELATION iris\\n"), is_arff(b"@someone said\\n")
     (True, False)
@@ -31,7 +31,7 @@ def is_arff(head: bytes) -> bool:
 
 
 def arff_rows(file: OpenedText, left: Left, spool: Spool) -> tuple[pa.Table, tuple[str, ...]]:
-    """All rows, every cell as the text that stands there and `?` as missing; and notes."""
+    """All rows, every cell as its text and `?` as missing; and notes."""
     lines = enumerate(file.lines(), 1)
     names = read_attributes(file, lines)
     try:
@@ -81,7 +81,7 @@ def read_attributes(file: OpenedText, lines: Iterator[tuple[int, str]]) -> tuple
 
 
 def cells_of(line: str) -> list[str] | None:
-    """The cells of a row, "" where one is missing; None where a quote is not closed.
+    """The cells of a row, "" if missing; None if a quote is not closed.
 
     >>> cells_of("5.1, 'a, b',?,\\"it''s\\"")
     ['5.1', 'a, b', '', "it''s"]

@@ -1,4 +1,4 @@
-"""Folders of recordings with one sub-folder a class, read as a table with columns audio and label."""
+"""Folders of audio files with one sub-folder per class, read as a table with columns audio and label."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
 LAYOUT = "make one folder a class, with its recordings inside; or give a CSV with columns audio and label"
-Row = tuple[str, str, str]  # recording, label, side of the split or nothing
+Row = tuple[str, str, str]  # audio file, label, split or ""
 
 
 def read_sounds(paths: Sequence[Path]) -> Frame:
-    """Every recording below the class folders of some folders (also below train, valid and test)."""
+    """Every audio file in the class folders of some folders (also below train, valid and test)."""
     import_pyarrow()
     import pyarrow as pa
 
@@ -43,7 +43,7 @@ def read_sounds(paths: Sequence[Path]) -> Frame:
 
 
 def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Source, tuple[str, ...]]:
-    """Recordings with the name of the folder they are in, and what is said of other folders."""
+    """Audio files with the name of their folder, and notes on other folders."""
     inner = folders_in(root)
     if len(inner) == 1 and not any(map(is_sound, root.iterdir())) and len(folders_in(inner[0])) > 1:
         root, inner = inner[0], folders_in(inner[0])
@@ -79,7 +79,7 @@ def is_sound(path: Path) -> bool:
 
 
 def sounds_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
-    """Recordings of one class in the order of their names, at whatever depth."""
+    """Audio files of one class sorted by name, at any depth."""
     for above, inner, names in os.walk(folder):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for name in sorted(names):
@@ -94,7 +94,7 @@ def sounds_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
 
 
 def unlabelled_clips(paths: Sequence[Path]) -> list[str] | None:
-    """Every recording of these paths by its name; None where labels come with them, or where they are none."""
+    """The names of all audio files in these paths; None if they have labels, or are no audio files."""
     found: list[str] = []
     for path in paths:
         if path.is_dir() and not any(any(sounds_below(folder, {})) for folder in folders_in(path)):

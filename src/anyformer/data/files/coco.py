@@ -1,6 +1,6 @@
-"""Objects in images, as COCO's json writes them: read, and checked before anything is trained on them.
+"""Object annotations in COCO's JSON format: read, and checked before training.
 
-The file holds `images` (id, file_name, width, height), `annotations` (id, image_id, category_id, bbox) and `categories`
+The file has `images` (id, file_name, width, height), `annotations` (id, image_id, category_id, bbox) and `categories`
 (id, name); a bbox is left, top, width, height in pixels.
 """
 
@@ -23,38 +23,39 @@ from anyformer.safe_files import short
 
 SIDES = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 PARTS = ("images", "annotations", "categories")
-SLACK = 1.0  # pixels by which a box may stand out of its image: rounding, clipped on reading
+SLACK = 1.0  # pixels by which a box may exceed its image: rounding errors, clipped on reading
 EXPECTED = "expected [left, top, width, height] in pixels"
 
 
 @dataclass
 class Picture:
-    """One image and the objects in it: `boxes` (n,4) left, top, width, height in pixels, `kinds` (n,) from 0."""
+    """One image and its objects: `boxes` (n,4) left, top, width, height in pixels, `kinds` (n,) class indices from
+    0."""
 
     id: Any
     name: str
-    path: Path | bytes  # a file, or what is in one
+    path: Path | bytes  # a file, or its contents
     wide: int = 0
     high: int = 0
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
     kinds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # stands for many: not to be learned
+    crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # a group of objects, not used as a target
 
 
 @dataclass
 class Annotated:
-    """A file of annotated images; `labels[k]` names class k, in the order of the categories' ids."""
+    """A file of annotated images; `labels[k]` names class k, ordered by category id."""
 
     file: Path
     labels: tuple[str, ...]
     pictures: list[Picture]
     skipped: dict[str, int] = field(default_factory=dict)  # reason to the number of annotations left out
     first: dict[str, str] = field(default_factory=dict)  # reason to the place of the first
-    files: tuple[Path, ...] = ()  # what was read, where that is not `file` alone
+    files: tuple[Path, ...] = ()  # the files read, if not just `file`
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know before training."""
+        """Notes for the user before training."""
         counts = np.bincount(np.concatenate([p.kinds for p in self.pictures]), minlength=len(self.labels))
         empty = sum(not len(picture.kinds) for picture in self.pictures)
         found = [f"{self.file.name}: {len(self.pictures):,} images, {int(counts.sum()):,} objects of "
@@ -73,17 +74,17 @@ Bad = Literal["skip", "error"]
 
 
 def read_coco(file: str | Path, images: str | Path | None = None, *, bad: Bad = "error") -> Annotated:
-    """The images and objects of a json file, or of a folder that holds one; `images` is the folder of the pictures.
+    """The images and objects of a JSON file, or of a folder that has one; `images` is the image folder.
 
-    Whatever is wrong with the file as a whole is an error that names it. A single annotation that cannot be used (no
-    size, outside its image) is one too, or is left out and counted with `bad="skip"`.
+    An error in the file as a whole is raised. A single unusable annotation (no size, outside its image) is an error
+    too, or is left out and counted with `bad="skip"`.
     """
     path = annotation_file(Path(file))
     return check_lists(load_lists(path), path, None if images is None else Path(images), bad=bad)
 
 
 def check_lists(data: dict[str, list[Any]], path: Path, folder: Path | None, *, bad: Bad) -> Annotated:
-    """COCO's three lists, wherever they come from, as images whose objects can be learned."""
+    """COCO's three lists, from any source, as images with objects to learn."""
     labels, number = categories(data["categories"], path)
     pictures = pictures_of(data["images"], path, folder)
     found = Annotated(path, labels, list(pictures.values()))
@@ -120,7 +121,7 @@ def check_lists(data: dict[str, list[Any]], path: Path, folder: Path | None, *, 
 
 
 def annotation_file(path: Path) -> Path:
-    """The file itself, or the one json file of a folder (or of its folder `annotations`)."""
+    """The file itself, or the only JSON file of a folder (or of its folder `annotations`)."""
     if path.is_file():
         return path
     if not path.exists():
@@ -135,7 +136,8 @@ def annotation_file(path: Path) -> Path:
 
 
 def annotation_files(folder: Path) -> dict[str, Path]:
-    """COCO's json files of a folder by side: a single one trains; of several, each says its side by its name.
+    """COCO's JSON files of a folder by split: a single one is for training; of several, the name of each gives its
+    split.
 
     Layouts: `annotations/instances_train2017.json`, `train/_annotations.coco.json`, or one json beside the images.
     """
@@ -152,19 +154,20 @@ def annotation_files(folder: Path) -> dict[str, Path]:
 
 
 def json_files(folder: Path) -> list[Path]:
-    """The json files of a folder and of the folders in it, those that stand nearest first."""
+    """The JSON files of a folder and its sub-folders, its own first."""
     return sorted(folder.glob("*.json")) + sorted(folder.glob("*/*.json"))
 
 
 def is_coco(path: Path) -> bool:
-    """Whether a file is one JSON object with images, annotations with boxes, and categories; found without parsing."""
+    """Whether a file is one JSON object with images, annotations with boxes, and categories; checked without
+    parsing."""
     if path.suffix.lower() != ".json" or not path.is_file() or not path.stat().st_size:
         return False
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             starts = data[:64].lstrip().startswith(b"{")
             return starts and all(data.find(f'"{name}"'.encode()) >= 0 for name in (*PARTS, "bbox"))
-    except OSError:  # one that may not be read is not what was meant
+    except OSError:  # an unreadable file cannot be meant
         return False
 
 
@@ -189,7 +192,7 @@ def load_lists(path: Path) -> dict[str, list[Any]]:
 
 
 def once(ids: Iterable[Any], path: Path, what: str) -> None:
-    """Refuse an id that comes twice."""
+    """Reject a duplicate id."""
     seen: set[Any] = set()
     for one in ids:
         if isinstance(one, list | dict):
@@ -200,7 +203,7 @@ def once(ids: Iterable[Any], path: Path, what: str) -> None:
 
 
 def categories(entries: list[dict[str, Any]], path: Path) -> tuple[tuple[str, ...], dict[Any, int]]:
-    """The names of the classes by their ids' order, and the number from 0 that each id becomes."""
+    """The class names ordered by id, and the class index of each id."""
     for at, entry in enumerate(entries):
         if not isinstance(entry.get("id"), int) or not isinstance(entry.get("name"), str):
             raise UserError(f"categories[{at}] has no whole number as id or no name", where=path.name,
@@ -212,7 +215,7 @@ def categories(entries: list[dict[str, Any]], path: Path) -> tuple[tuple[str, ..
 
 
 def pictures_of(entries: list[dict[str, Any]], path: Path, images: Path | None) -> dict[Any, Picture]:
-    """Every image by its id; those whose file is missing are all named."""
+    """Every image by its id; missing image files are all reported."""
     for at, entry in enumerate(entries):
         if "id" not in entry or not isinstance(entry.get("file_name"), str) or not entry["file_name"]:
             raise UserError(f"images[{at}] has no id or no file_name", where=path.name,
@@ -220,7 +223,7 @@ def pictures_of(entries: list[dict[str, Any]], path: Path, images: Path | None) 
     once((entry["id"] for entry in entries), path, "image id")
     names = [entry["file_name"] for entry in entries]
     around = [path.parent, path.parent / "images", path.parent.parent / "images", path.parent.parent]
-    if path.parent.name == "annotations":  # beside it one folder of images a side: train2017, images/val
+    if path.parent.name == "annotations":  # beside it one folder of images per split: train2017, images/val
         around += [inner for above in (path.parent.parent, around[2]) for inner in sorted(above.glob("*/"))]
     tried = around if images is None else [images]
     folder = max(tried, key=lambda each: sum((each / name).is_file() for name in names[:50]))
@@ -239,7 +242,7 @@ def pictures_of(entries: list[dict[str, Any]], path: Path, images: Path | None) 
 
 
 def sizes_of_all(found: Annotated) -> None:
-    """The size of every image, from its head; one that cannot be read, or is of another size, is named."""
+    """The size of every image, from its header; one that cannot be read, or has another size, is reported."""
     for picture in found.pictures:
         try:
             wide, high, _ = looked_at(picture.path, Path())
@@ -257,14 +260,14 @@ def sizes_of_all(found: Annotated) -> None:
 
 
 def place(path: Path, at: int, entry: dict[str, Any]) -> str:
-    """An annotation as a person would look for it."""
+    """The location of an annotation, for messages."""
     return f"{path.name} annotation {entry['id'] if 'id' in entry else f'number {at + 1}'}"
 
 
 def check_annotation(
     entry: dict[str, Any], where: str, pictures: dict[Any, Picture], number: dict[Any, int]
 ) -> tuple[Any, list[float], int, bool]:
-    """Image id, box, class and whether it is a crowd, of one annotation that is complete."""
+    """Image id, box, class and crowd flag of one complete annotation."""
     for name, known in (("image_id", pictures), ("category_id", number)):
         value = entry.get(name)
         if isinstance(value, list | dict) or value not in known:
@@ -281,7 +284,7 @@ def plain_number(value: Any) -> bool:
 
 
 def whole_file(found: list[tuple[list[float], Picture]], path: Path) -> None:
-    """Refuse a file whose boxes are all written in another way: as shares, or as corners."""
+    """Reject a file whose boxes are all in another format: relative, or as corners."""
     if not found:
         return
     boxes = np.array([box for box, _ in found])
@@ -299,7 +302,7 @@ def whole_file(found: list[tuple[list[float], Picture]], path: Path) -> None:
 
 
 def unusable(box: list[float], picture: Picture) -> str | None:
-    """Why a box cannot be learned from, if so."""
+    """Why a box is unusable, or None."""
     left, top, wide, high = box
     if wide <= 0 or high <= 0:
         return "a box without size"
@@ -316,7 +319,7 @@ def unusable(box: list[float], picture: Picture) -> str | None:
 
 
 def clip_box(box: list[float], picture: Picture) -> list[float]:
-    """The box without what stands out by rounding."""
+    """Clip a box to its image."""
     left, top = max(0.0, box[0]), max(0.0, box[1])
     right, low = min(float(picture.wide), box[0] + box[2]), min(float(picture.high), box[1] + box[3])
     return [left, top, right - left, low - top]

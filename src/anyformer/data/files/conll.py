@@ -1,4 +1,4 @@
-"""Tagged words: a word a line with its tags, a blank line after each sentence (CoNLL-2003 and CoNLL-U)."""
+"""Tagged words: one word with its tags per line, a blank line after each sentence (CoNLL-2003 and CoNLL-U)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 BATCH = 2**14
 NUMBER = re.compile(r"\d+(?:-\d+|\.\d+)?$")
-# A word that begins with #, as hashtags do, and no comment: its last field is a tag of a span, or there are but two.
+# A word that begins with #, such as a hashtag, and is no comment: its last field is a span tag, or there are only two
+# fields.
 SIGN = re.compile(r"#\S*[ \t](?:\S+[ \t])*(?:O|[BIESLU]-\S+)$|#\S*\t\S+$|#[^\s#]\S* \S+$")
-LONGEST = 100_000  # words of a sentence; more means that blank lines are missing
+LONGEST = 100_000  # words of a sentence; longer ones mean that blank lines are missing
 
 
 def read_conll(
@@ -31,9 +32,9 @@ def read_conll(
 ) -> Frame:
     """Sentences as rows with two lists, `words` and `tags`.
 
-    `column` is the tags' place counted from 1, from the end where negative, or a name as CoNLL-U has them (upos, xpos,
-    deprel, ...). Without it: upos in CoNLL-U, else the last one. A sentence with a line that has more or fewer fields
-    than the others is left out as a whole.
+    `column` is the position of the tags counted from 1, from the end if negative, or a CoNLL-U name (upos, xpos,
+    deprel, ...). By default: upos in CoNLL-U, else the last one. A sentence with a line of more or fewer fields than
+    the others is left out.
     """
     import_pyarrow(Path(paths[0]).name if paths else "")
     import pyarrow as pa
@@ -78,7 +79,7 @@ def read_conll(
 
 
 def read_words(paths: Sequence[Path], format: Format) -> Frame:
-    """Sentences without tags, to be tagged: one word a line with blank lines between, or one sentence a line."""
+    """Sentences without tags: one word per line with blank lines between sentences, or one sentence per line."""
     import pyarrow as pa
 
     rows: list[list[str]] = []
@@ -106,7 +107,7 @@ def batch_of(pairs: list[tuple[list[str], list[str]]]) -> pa.RecordBatch:
 
 
 def sentences(file: OpenedText) -> Iterator[tuple[int, list[str]]]:
-    """Groups of lines between blank ones, with the number of the first; comments and document marks are none."""
+    """Groups of lines between blank ones, with the number of the first; comments and document marks are skipped."""
     group: list[str] = []
     begins = 0
     for number, line in enumerate(file.lines(), 1):
@@ -125,7 +126,7 @@ def sentences(file: OpenedText) -> Iterator[tuple[int, list[str]]]:
 
 
 class ConllFields:
-    """How many fields the lines of a file have, and which of them are word and tag."""
+    """The number of fields per line, and the positions of word and tag."""
 
     def __init__(self, file: OpenedText, column: str | int | None) -> None:
         self.name = file.name
@@ -143,7 +144,7 @@ class ConllFields:
 
     @property
     def note(self) -> str:
-        """Which column was taken."""
+        """The column that was used."""
         named = UNIVERSAL[self.tag] if self.universal else f"column {self.tag + 1} of {self.width}"
         return f"{'CoNLL-U' if self.universal else 'CoNLL'}, tags from {named}"
 
@@ -169,7 +170,7 @@ class ConllFields:
         return line.split("\t") if self.tabs else line.split()
 
     def parts(self, lines: list[str], begins: int, left: Left, number: int) -> tuple[list[str], list[str]] | None:
-        """Words and tags of a sentence, or None where it is left out."""
+        """Words and tags of a sentence, or None if it is left out."""
         words, tags = [], []
         for at, line in enumerate(lines):
             fields = self.split(line)
@@ -179,7 +180,7 @@ class ConllFields:
                 return None
             if self.universal and not fields[0].isdigit():
                 if NUMBER.match(fields[0]):
-                    continue  # 3-4 and 8.1 stand for no word of their own
+                    continue  # ranges (3-4) and empty nodes (8.1) are not words
                 left.add(number, "a line without a word number", f"line {begins + at} begins with {fields[0][:20]!r}")
                 return None
             words.append(fields[self.word])
@@ -193,8 +194,8 @@ class ConllFields:
 
 
 def conll_text(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> str:
-    """Words and their tags, a pair a line with a tab between them, a blank line after each sentence; tabs and ends of
-    lines inside a word become spaces, or its line would be another one."""
+    """Words and their tags, one tab-separated pair per line, a blank line after each sentence; tabs and line ends
+    inside a word become spaces."""
     lines: list[str] = []
     for at, (words, marks) in enumerate(zip(sentences, tags, strict=True)):
         if len(words) != len(marks):

@@ -1,4 +1,4 @@
-"""How a file of separated values is laid out: delimiter, quotes, header. Seen from its beginning."""
+"""The layout of a delimited text file: delimiter, quotes, header; detected from its beginning."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from anyformer.data.files.open_text import OpenedText
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
-SAMPLE = 2**22  # bytes looked at
-ROWS = 1000  # rows among them that decide about delimiter and header
-DELIMITERS = ("\t", ";", "|", ",")  # a comma is last: it is also found in texts and numbers
+SAMPLE = 2**22  # bytes examined
+ROWS = 1000  # rows among them that decide on delimiter and header
+DELIMITERS = ("\t", ";", "|", ",")  # the comma is last: it also occurs in text and numbers
 SPELLED = {"\\t": "\t", "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
 NO_QUOTES = "quotes are part of the text"
-NONE = "\x1f"  # stands for no delimiter: a character that texts do not hold
+NONE = "\x1f"  # no delimiter: a character that does not occur in texts
 NAMES = {"\t": "tab", " ": "space", NONE: "none"}
 LABEL = re.compile(r"^(?:\d{1,3}|__label__\S+|[A-Z]{2,}[A-Z_]*(?::\S+)?)$")
 BLANK_FIELD = re.compile(r'"([^"]*)"|(\S+)')
-FEWEST_BLANK = 5  # lines of a table without any other delimiter
-LABELS, LABELLED = 100, 50  # labels at most, and lines at least, for lines like `label text`
+FEWEST_BLANK = 5  # lines of a table separated by white space
+LABELS, LABELLED = 100, 50  # maximum labels and minimum lines for lines like `label text`
 
 
 @dataclass(frozen=True)
 class CsvLayout:
-    """Everything reading must know about a file of separated values."""
+    """Everything needed to read a delimited text file."""
 
     delimiter: str
     quoted: bool
     names: tuple[str, ...]
     header: bool
     lead: int = 0  # lines before the first row of values
-    above: int = 0  # among them lines above the header
-    spaces: bool = False  # a space follows every delimiter and belongs to no value
-    returns: bool = False  # lines end in \r alone, as they did on old Macs
+    above: int = 0  # lines above the header
+    spaces: bool = False  # a space follows every delimiter and is not part of the value
+    returns: bool = False  # lines end in \r alone, as on old Macs
     labelled: bool = False  # lines are `label text`
-    blanks: bool = False  # spaces or tabs, however many, separate the fields
+    blanks: bool = False  # fields are separated by any number of spaces or tabs
     notes: tuple[str, ...] = ()
 
 
 def layout_of(file: OpenedText, format: Format) -> CsvLayout:
-    """Find out how a file is laid out; what `format` says is not asked."""
+    """Detect the layout of a file; settings in `format` take precedence."""
     head = file.head(SAMPLE)
     whole = len(head) < SAMPLE
     text = head.decode("utf-8", "ignore")
     returns = "\n" not in text and "\r" in text.rstrip("\r")
     lines = [line.removesuffix("\r") for line in (text.replace("\r", "\n") if returns else text).split("\n")]
     if not whole and len(lines) > 1:
-        lines.pop()  # most likely half a line
+        lines.pop()  # most likely an incomplete line
     given = delimiter_given(format, file.name)
     if lines[0].lstrip().lower().startswith(("<!doctype html", "<html")):
         raise UserError("looks like a web page, not a table", where=file.name, fix="download the file itself")
@@ -90,7 +90,7 @@ def layout_of(file: OpenedText, format: Format) -> CsvLayout:
 
 
 def delimiter_given(format: Format, name: str) -> str | None:
-    """The delimiter a person asked for."""
+    """The delimiter set by the user."""
     if format.delimiter is None:
         return None
     found = SPELLED.get(format.delimiter.lower(), format.delimiter)
@@ -101,7 +101,8 @@ def delimiter_given(format: Format, name: str) -> str | None:
 
 
 def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
-    """The delimiter that cuts most rows into equally many fields, that share of rows, and how many fields."""
+    """The delimiter that splits most rows into the same number of fields, that fraction of rows, and the number of
+    fields."""
     best, best_key = (",", 0.0, 1), (0.0, False, 0)
     some = lines[: 2 * ROWS]
     quotes = any('"' in line for line in some)
@@ -120,7 +121,7 @@ def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
 
 
 def found_delimiter(lines: Sequence[str], file: OpenedText) -> str:
-    """The delimiter, by looking; a file without any has one column."""
+    """Detect the delimiter; a file without any has one column."""
     delimiter, share, _ = best_delimiter(lines)
     if share >= 0.6:
         return delimiter
@@ -133,9 +134,9 @@ def found_delimiter(lines: Sequence[str], file: OpenedText) -> str:
 
 
 def are_blank_rows(lines: Sequence[str]) -> bool:
-    """Whether lines are rows of numbers with any number of spaces or tabs between them, as older data sets have them.
+    """Whether lines are rows of numbers separated by any number of spaces or tabs, as in older data sets.
 
-    Nothing else may cut them as well: a table with tabs has empty cells, and a text is no row of numbers.
+    No other delimiter may fit: a table with tabs may have empty cells, and text is not rows of numbers.
     """
     rows = [blank_fields(line) for line in lines]
     widths = Counter(map(len, rows))
@@ -146,14 +147,14 @@ def are_blank_rows(lines: Sequence[str]) -> bool:
         return False
     delimiter, share, cut = best_delimiter(lines)
     aligned = delimiter == "\t" and cut < width and sum("  " in line for line in lines) >= 0.9 * len(lines)
-    if share >= count / len(rows) and not aligned:  # one tab may stand among columns that spaces align
+    if share >= count / len(rows) and not aligned:  # a tab may occur among columns aligned by spaces
         return False
     cells = [cell for row in rows[1:] for cell in row]
     return sum(is_value(cell) for cell in cells) >= 0.75 * len(cells)
 
 
 def blank_fields(line: str) -> list[str]:
-    """The fields of a line between spaces and tabs; what is quoted is one.
+    """The fields of a line between spaces and tabs; a quoted field may contain them.
 
     >>> blank_fields('  18.0   8\t"ford torino"')
     ['18.0', '8', 'ford torino']
@@ -162,14 +163,14 @@ def blank_fields(line: str) -> list[str]:
 
 
 def is_labelled(lines: Sequence[str]) -> bool:
-    """Whether every line is a label of few, a space and a text, as in `1 a fine film` or `__label__pos A fine film`."""
+    """Whether every line is one of a few labels, a space and a text: `1 a fine film` or `__label__pos A fine film`."""
     if len(lines) < LABELLED or not all(" " in line for line in lines):
         return False
     firsts = Counter(line.partition(" ")[0] for line in lines)
     if all(LABEL.match(first) for first in firsts):
         most = LABELS
     elif all(first.isalpha() and first.islower() for first in firsts):
-        most = 5  # common words: sentences begin with more of them
+        most = 5  # common words: sentences begin with more distinct ones
     else:
         return False
     texts = sum(len(line.split(None, 3)) >= 3 for line in lines)
@@ -181,7 +182,7 @@ def is_labelled(lines: Sequence[str]) -> bool:
 
 @contextmanager
 def long_fields() -> Iterator[None]:
-    """Fields of any length for the standard library's reader."""
+    """Allow fields of any length in the standard library's reader."""
     before = csv.field_size_limit(sys.maxsize)
     try:
         yield
@@ -190,7 +191,7 @@ def long_fields() -> Iterator[None]:
 
 
 def reader_of(lines: Iterable[str], layout: CsvLayout, *, strict: bool = False) -> Iterator[list[str]]:
-    """The standard library's reader over lines without their ends."""
+    """The standard library's reader for lines without line ends."""
     kept = (line + "\n" for line in lines)
     return csv.reader(
         kept, delimiter=layout.delimiter, quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
@@ -199,7 +200,7 @@ def reader_of(lines: Iterable[str], layout: CsvLayout, *, strict: bool = False) 
 
 
 def parse_lines(lines: Sequence[str], layout: CsvLayout, most: int = ROWS) -> tuple[list[list[str]], list[int]]:
-    """The first rows that are not blank, and after how many lines each one ends."""
+    """The first non-blank rows, and the number of lines up to the end of each."""
     rows: list[list[str]] = []
     ends: list[int] = []
     reader = reader_of(lines, layout)
@@ -212,12 +213,12 @@ def parse_lines(lines: Sequence[str], layout: CsvLayout, most: int = ROWS) -> tu
                 if len(rows) == most:
                     break
         except csv.Error:
-            pass  # what is wrong there is told when the rows are read
+            pass  # errors are reported when the rows are read
     return rows, ends
 
 
 def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: bool, name: str) -> bool:
-    """Whether quotes hold fields together; they do not where taking them so would run rows into each other."""
+    """Whether quotes delimit fields; not if that would merge rows."""
     reader = reader_of(lines(), CsvLayout(delimiter, True, (), False), strict=True)
     joined = broken = unfinished = False
     begins, widths = 1, set[int]()
@@ -230,12 +231,12 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
         except csv.Error as error:
             unfinished = "unexpected end" in str(error)
             broken = not unfinished or whole or reader.line_num - begins > ROWS  # type: ignore[attr-defined]
-    if not broken and (not joined or widths <= {0, 1}):  # one column, of cells that hold what would part others
+    if not broken and (not joined or widths <= {0, 1}):  # one column, of cells that contain delimiters
         return True
     with_quotes, without = (good_rows(lines(), CsvLayout(delimiter, quoted, (), False)) for quoted in (True, False))
     proper, stray = quoted_fields(lines(), delimiter)
     if not broken and delimiter != "\t" and with_quotes[1] == 0:
-        # Commas often stand in a text, tabs hardly ever; but a text does not hold three whole rows by chance.
+        # Commas often occur in text, tabs hardly ever; but a text does not contain three whole rows by chance.
         return without[1] < 0 or without[0] - with_quotes[0] < 3 or proper > 0
     if with_quotes == without:
         kept = proper > 10 * stray
@@ -248,7 +249,7 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
 
 
 def good_rows(lines: Iterable[str], layout: CsvLayout) -> tuple[int, int]:
-    """How many rows have as many fields as most have, and below zero how many have not."""
+    """The number of rows with the most frequent number of fields, and minus the number of the others."""
     widths: Counter[int] = Counter()
     with long_fields(), suppress(csv.Error):
         widths.update(len(row) for row in reader_of(lines, layout) if row)
@@ -257,7 +258,7 @@ def good_rows(lines: Iterable[str], layout: CsvLayout) -> tuple[int, int]:
 
 
 def quoted_fields(lines: Iterable[str], delimiter: str) -> tuple[int, int]:
-    """Fields that are quoted as they should be, and fields that begin with a quote which means something else."""
+    """The numbers of properly quoted fields, and of fields that begin with a stray quote."""
     proper = stray = 0
     for line in lines:
         if '"' in line:
@@ -274,7 +275,7 @@ def quoted_fields(lines: Iterable[str], delimiter: str) -> tuple[int, int]:
 def name_columns(
     layout: CsvLayout, rows: list[list[str]], ends: list[int], format: Format, file: OpenedText
 ) -> CsvLayout:
-    """The layout with the names of its columns."""
+    """The layout with its column names."""
     width = Counter(len(row) for row in rows).most_common(1)[0][0]
     first = next((at for at, row in enumerate(rows[:10]) if len(row) > 1), 0)
     above = first if width > 1 and all(len(row) == 1 for row in rows[:first]) else 0
@@ -311,7 +312,7 @@ def name_columns(
 
 
 def without_empty_end(top: list[str], below: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """The rows without the last columns that are empty in all of them, which delimiters at the end of lines make."""
+    """The rows without trailing columns that are empty in all rows, from delimiters at line ends."""
     full = next((at for at in range(len(top), 0, -1) if top[at - 1].strip()), 0)
     if full == len(top) or any(cell.strip() for row in below for cell in row[full:]):
         return top, below
@@ -336,8 +337,8 @@ def looks_like_header(top: list[str], below: list[list[str]]) -> bool:
     if any(sum(is_value(cell) for cell in column) > 0.5 * len(fitting) for column in columns):
         return True
     if any(cell and cell in column for cell, column in zip(cells, columns, strict=True)):
-        return False  # a name does not come again among the values
-    # All are words. Names are short and no sentences, and a column of few values does not hold its name among them.
+        return False  # a name does not recur among the values
+    # All are words. Names are short and no sentences, and a column of few values does not contain its own name.
     if any(len(cell) > 60 or len(cell.split()) > 5 or cell[-1:] in ".!?" for cell in cells):
         return False
     if len(fitting) >= 4 and any(len(set(column)) <= len(column) / 2 for column in columns):
@@ -349,7 +350,7 @@ def looks_like_header(top: list[str], below: list[list[str]]) -> bool:
 
 
 def are_years(cells: list[str]) -> bool:
-    """Whether the numbers among names are years, one after the other."""
+    """Whether the numbers among names are ascending years."""
     found = [int(cell) for cell in cells if re.fullmatch(r"(?:19|20)\d\d", cell)]
     others = [cell for cell in cells if cell and not re.fullmatch(r"(?:19|20)\d\d", cell)]
     return len(found) > 1 and found == sorted(set(found)) and bool(others) and not any(map(is_value, others))

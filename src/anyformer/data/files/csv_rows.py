@@ -1,4 +1,4 @@
-"""Rows of separated values, a block at a time."""
+"""Rows of delimited text, read in blocks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK = 2**22
-LARGEST = 2**30  # a longer row is a mistake
-BATCH = 2**15  # rows in a block made by hand
+LARGEST = 2**30  # a longer row is an error
+BATCH = 2**15  # rows of a block read by the standard library
 SHOWN = 5
 
 
 @dataclass
 class Left:
-    """Rows that cannot be used: why, how many, and where. With `strict` the first one is an error."""
+    """Rows that are left out: why, how many, and where. With `strict` the first one is an error."""
 
     name: str
-    first: int  # the number of the first row in the file
+    first: int  # number of the file's first row
     unit: str = "row"
     strict: bool = False
     numbers: list[int] = field(default_factory=list)  # counted from 0
@@ -46,7 +46,7 @@ class Left:
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, number: int, reason: str, detail: str = "", line: int | None = None) -> None:
-        """One row is left out; `line` is where it stands, if that is known better than by counting rows."""
+        """Record a row that is left out; `line` is its line, if known."""
         place = f"{self.name} {self.unit} {number + self.first}" if line is None else f"{self.name} line {line}"
         if self.strict:
             raise UserError(detail or reason, where=place, fix="fix or remove it, or leave out bad=error")
@@ -57,7 +57,7 @@ class Left:
 
 
 class CsvTable:
-    """One file of separated values, ready to give its rows."""
+    """One delimited text file, ready to be read."""
 
     def __init__(self, file: OpenedText, format: Format, *, strict: bool) -> None:
         self.file, self.strict = file, strict
@@ -65,12 +65,12 @@ class CsvTable:
         self.left = self.fresh()
 
     def fresh(self) -> Left:
-        """No row has been left out yet."""
+        """An empty record of left-out rows."""
         first = 1 + (self.layout.above + 1 if self.layout.header else 0)
         return Left(self.file.name, first, "line" if self.layout.labelled else "row", self.strict)
 
     def into(self, spool: Callable[[], Spool]) -> pa.Table:
-        """All its rows, every cell as the text that stands there. A wrong guess is corrected by reading once more."""
+        """All its rows, every cell as its text. A wrong layout is corrected by reading again."""
         size = BLOCK
         while True:
             self.left, target = self.fresh(), spool()
@@ -94,7 +94,7 @@ class CsvTable:
                 raise
 
     def batches(self, size: int) -> Iterator[pa.RecordBatch]:
-        """Its rows, block by block."""
+        """Its rows in blocks."""
         if self.layout.labelled:
             return read_labelled_lines(self.file, self.left)
         if self.layout.blanks:
@@ -104,10 +104,10 @@ class CsvTable:
         return arrow_batches(self.file, self.layout, self.left, size)
 
     def runs_together(self, batch: pa.RecordBatch) -> bool:
-        """Whether a cell holds the end of a line and a delimiter: perhaps rows that a stray quote made one."""
+        """Whether a cell contains a line end and a delimiter: a stray quote may have merged rows."""
         import pyarrow.compute as pc
 
-        if not self.layout.quoted or self.file.size <= SAMPLE:  # else its quotes have all been seen
+        if not self.layout.quoted or self.file.size <= SAMPLE:  # else all quotes have been checked
             return False
         for column in batch.columns:
             ends = pc.match_substring(column, "\n")
@@ -116,7 +116,7 @@ class CsvTable:
         return False
 
     def late_quotes(self) -> bool:
-        """Whether all lines of the file say that quotes mean nothing; the layout then says so too."""
+        """Whether quotes turn out to be literal in the whole file; the layout is then changed."""
         if keeps_quotes(self.file.lines, self.layout.delimiter, whole=True, name=self.file.name):
             return False
         self.layout = replace(self.layout, quoted=False, notes=(*self.layout.notes, NO_QUOTES))
@@ -128,7 +128,7 @@ class Straddles(Exception):
 
 
 def arrow_batches(file: OpenedText, layout: CsvLayout, left: Left, size: int) -> Iterator[pa.RecordBatch]:
-    """Rows by pyarrow's reader: one thread, because only then does it say which rows it left out."""
+    """Rows read by pyarrow, in one thread, since only then does it report the rows it left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv
@@ -176,7 +176,7 @@ def arrow_batches(file: OpenedText, layout: CsvLayout, left: Left, size: int) ->
 
 
 def settle(late: list[Any], left: Left, width: int) -> None:
-    """Rows pyarrow left out, noted."""
+    """Record the rows that pyarrow left out."""
     waiting, late[:] = list(late), []
     for number, found in waiting:
         reason = "too few fields" if found < width else "too many fields"
@@ -194,7 +194,7 @@ def rows_of(file: OpenedText, layout: CsvLayout) -> BinaryIO:
 
 
 class Returns(io.RawIOBase):
-    """Bytes with every carriage return as the end of a line."""
+    """A byte stream with carriage returns converted to line ends."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.raw = raw
@@ -214,7 +214,7 @@ class Returns(io.RawIOBase):
 
 
 def by_hand(file: OpenedText, layout: CsvLayout, left: Left) -> Iterator[pa.RecordBatch]:
-    """Rows by the standard library, for what pyarrow does not know: a space between a delimiter and a quote."""
+    """Rows read by the standard library, for what pyarrow lacks: a space between a delimiter and a quote."""
     width = len(layout.names)
     kept: list[list[str]] = []
     with rows_of(file, layout) as stream, long_fields():
@@ -249,7 +249,7 @@ def batch_of(names: tuple[str, ...], rows: list[list[str]]) -> pa.RecordBatch:
 
 
 def read_blank_rows(file: OpenedText, layout: CsvLayout, left: Left) -> Iterator[pa.RecordBatch]:
-    """Rows whose fields stand between any number of spaces and tabs."""
+    """Rows with fields separated by any number of spaces and tabs."""
     width, kept = len(layout.names), list[list[str]]()
     lines = ((at, line) for at, line in enumerate(file.lines(), 1) if line.strip())
     for number, (at, line) in enumerate(islice(lines, layout.above + layout.header, None)):
@@ -274,7 +274,7 @@ def read_labelled_lines(file: OpenedText, left: Left) -> Iterator[pa.RecordBatch
         if not line.strip():
             continue
         if at > number + 1:
-            left.unit = "row"  # blank lines stand between: counting rows does not give the line
+            left.unit = "row"  # blank lines in between: the row count does not give the line
         label, space, text = line.partition(" ")
         if space and text.strip():
             kept.append([label.removeprefix("__label__"), text])

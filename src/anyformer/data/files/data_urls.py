@@ -1,6 +1,6 @@
-"""Pictures and recordings that come inside a request, as data URLs; nothing is ever fetched.
+"""Images and audio in requests as data URLs; nothing is ever fetched.
 
-Every bound is checked before anything is decoded: bytes by their number, pixels and samples by the file's head.
+All limits are checked before decoding: bytes by their number, pixels and samples by the file's header.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from anyformer.data.audio.decoding import is_wav
 from anyformer.data.images.decoding import Unreadable, open_image
 from anyformer.errors import UserError
 
-MOST_BYTES = 3 * 2**20  # of one file, as it is without base64
+MOST_BYTES = 3 * 2**20  # of one file, after base64 decoding
 MOST_PIXELS = 2**24  # 4096 x 4096
-MOST_SAMPLES = 2**25  # of all channels together: six minutes of two channels at 44,100 a second
+MOST_SAMPLES = 2**25  # of all channels: six minutes of stereo at 44.1 kHz
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF", "image/bmp": "BMP"}
 SOUNDS = {"audio/wav": "WAV", "audio/x-wav": "WAV", "audio/wave": "WAV", "audio/flac": "FLAC"}
 PICTURES_SAID = "data:image/png;base64,... (png, jpeg, webp, gif or bmp)"
@@ -26,29 +26,29 @@ SOUNDS_SAID = "data:audio/wav;base64,... (wav or flac)"
 
 
 def picture_bytes(value: Any, where: str) -> bytes:
-    """The file inside a picture's data URL: of a known format, whole, and not too large."""
+    """The contents of an image's data URL: a known format, complete, and not too large."""
     kind, data = unpack_data_url(value, where, FORMATS, PICTURES_SAID)
     try:
         with open_image(data, Path(), [FORMATS[kind]]) as image:
             if image.size[0] * image.size[1] > MOST_PIXELS:
                 raise Unreadable(f"{image.size[0]:,} x {image.size[1]:,} pixels are more than {MOST_PIXELS:,}")
-            image.load()  # of several frames the first
+            image.load()  # only the first of several frames
     except Unreadable as error:
         raise UserError(f"the image cannot be read ({error})", where=where, fix=f"send {PICTURES_SAID}") from None
     return data
 
 
 def picture(data: bytes) -> Any:
-    """The picture of a file that `picture_bytes` has let through, as pillow holds it."""
+    """The pillow image of contents that `picture_bytes` has accepted."""
     with open_image(data, Path()) as image:
         image.load()
         return image.copy()
 
 
 def sound_bytes(value: Any, where: str) -> bytes:
-    """The file inside a recording's data URL, not too large."""
+    """The contents of an audio file's data URL, not too large."""
     kind, data = unpack_data_url(value, where, SOUNDS, SOUNDS_SAID)
-    if SOUNDS[kind] != "WAV":  # a WAV file holds no more samples than it has bytes
+    if SOUNDS[kind] != "WAV":  # a WAV file has no more samples than bytes
         check_samples(data, where)
     elif not is_wav(data):
         raise UserError("is not a WAV recording", where=where, fix=f"send {SOUNDS_SAID}")
@@ -56,7 +56,7 @@ def sound_bytes(value: Any, where: str) -> bytes:
 
 
 def check_samples(data: bytes, where: str) -> None:
-    """A packed recording says how long it is; silence of any length would fit a small file."""
+    """Check the length of compressed audio: silence of any length fits into a small file."""
     try:
         import soundfile
     except (ImportError, OSError):
@@ -71,7 +71,7 @@ def check_samples(data: bytes, where: str) -> None:
 
 
 def example_picture() -> str:
-    """A gray square."""
+    """A gray square as a data URL."""
     from anyformer.data.images.decoding import pillow
 
     sink = io.BytesIO()
@@ -80,7 +80,7 @@ def example_picture() -> str:
 
 
 def example_sound(rate: int) -> str:
-    """A moment of silence."""
+    """A moment of silence as a data URL."""
     sink = io.BytesIO()
     with wave.open(sink, "wb") as file:
         file.setnchannels(1)
@@ -91,7 +91,7 @@ def example_sound(rate: int) -> str:
 
 
 def unpack_data_url(value: Any, where: str, kinds: dict[str, str], said: str) -> tuple[str, bytes]:
-    """Kind and bytes of a data URL."""
+    """Media type and bytes of a data URL."""
     if not isinstance(value, str) or not value.startswith("data:"):
         what = "an address is not followed" if isinstance(value, str) and "://" in value[:20] else "is not a data URL"
         raise UserError(what, where=where, fix=f"send {said}")

@@ -1,4 +1,4 @@
-"""Documents: texts on disk or in memory, read a piece at a time and as often as wanted, never as a whole."""
+"""Documents: texts on disk or in memory, read piece by piece, any number of times, never as a whole."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from anyformer.data.files.open_text import BLOCK, OpenedText, open_text_file
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
-PIECE = 2**15  # characters of a piece, at least; twice as many at most
-KEPT = 2**26  # bytes of text held in memory, so that small files are read once
-# Places where a byte-level tokenizer cuts anyway: before the last white space in front of a word.
+PIECE = 2**15  # minimum characters of a piece; the maximum is twice as many
+KEPT = 2**26  # bytes of text cached in memory, so that small files are read once
+# Places where a byte-level tokenizer splits anyway: before the last white space before a word.
 LINE, BLANK = re.compile(r"\n(?=\S)"), re.compile(r" (?=\S)")
 
 
 class Aside:
-    """A file without a name where texts wait that are too many for memory; it goes when nobody needs it."""
+    """A temporary file for texts that do not fit into memory, deleted with its last reference."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115
@@ -31,13 +31,13 @@ class Aside:
         self.file.close()
 
     def put(self, raw: bytes) -> int:
-        """Append; the answer is where it stands."""
+        """Append; returns the position."""
         at = self.file.seek(0, os.SEEK_END)
         self.file.write(raw)
         return at
 
     def get(self, at: int, size: int) -> bytes:
-        """What was put there."""
+        """Read what was appended."""
         self.file.seek(at)
         return self.file.read(size)
 
@@ -53,10 +53,10 @@ class Document:
     notes: tuple[str, ...] = ()
     file: OpenedText | None = None
     text: str | None = None
-    aside: tuple[Aside, int, int] | None = None  # where it waits, from which byte on, and how many
+    aside: tuple[Aside, int, int] | None = None  # temporary file, position, and number of bytes
 
     def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The characters from start to stop, in pieces whose ends depend on the text alone."""
+        """The characters from start to stop, in pieces that depend only on the text."""
         stop = self.characters if stop is None else stop
         if self.text is not None:
             yield from cut([self.text if (start, stop) == (0, self.characters) else self.text[start:stop]])
@@ -68,7 +68,7 @@ class Document:
 
 
 def cut(chunks: Iterable[str]) -> Iterator[str]:
-    """Chunks of any length as pieces of about `PIECE` characters, cut at lines, else at blanks, else anywhere."""
+    """Chunks of any length as pieces of about `PIECE` characters, cut at lines, else at spaces, else anywhere."""
     rest = ""
     for chunk in chunks:
         rest = rest + chunk if rest else chunk
@@ -85,7 +85,7 @@ def cut(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """The characters from start to stop of a text that comes in chunks."""
+    """The characters from start to stop of a text in chunks."""
     at = 0
     for chunk in chunks:
         if at >= stop:
@@ -96,7 +96,7 @@ def between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 
 def decode_blocks(file: OpenedText) -> Iterator[str]:
-    """A file's text, a block at a time."""
+    """A file's text, in blocks."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.stream() as stream:
         while block := stream.read(BLOCK):
@@ -107,7 +107,7 @@ def decode_blocks(file: OpenedText) -> Iterator[str]:
 
 
 def read_document(path: Path, name: str, format: Format, *, room: int) -> Document:
-    """A file read once from end to end: seen to be text, counted, and kept in memory if it fits into `room` bytes."""
+    """Read a file once: check that it is text, count, and keep it in memory if it fits into `room` bytes."""
     file = open_text_file(path, format)
     characters = size = 0
     kept: list[str] | None = []
@@ -126,9 +126,9 @@ NO_TEXT = "give a text file, or a folder of text files"
 
 
 def read_documents(paths: Sequence[Path], format: Format) -> tuple[list[Document], dict[str, list[str]]]:
-    """All text files among the paths and inside the folders among them, and what was left out, by reason.
+    """All text files among the paths and in the folders among them, and what was left out, by reason.
 
-    A file given by name must be text; in a folder what is hidden is passed over, and what is not text is skipped.
+    A file given by name must be text; in a folder, hidden files are ignored and others that are not text are skipped.
     """
     found: list[Document] = []
     skipped: dict[str, list[str]] = {}
@@ -151,7 +151,7 @@ def read_documents(paths: Sequence[Path], format: Format) -> tuple[list[Document
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[tuple[Path, str, bool]]:
-    """Each file with the name to show, and whether it was asked for by name; folders in the order of names."""
+    """Each file with its display name, and whether it was given by name; folders are sorted by name."""
     for path in paths:
         if not path.is_dir():
             yield path, path.name, True
@@ -165,7 +165,7 @@ def files_of(paths: Sequence[Path]) -> Iterator[tuple[Path, str, bool]]:
 
 
 def in_memory(texts: Iterable[str], name: str, unit: str) -> list[Document]:
-    """Texts that come one by one, such as the cells of a column; empty ones are left out, many wait on disk."""
+    """Individual texts, such as the cells of a column; empty ones are left out, and large amounts are kept on disk."""
     made: list[Document] = []
     aside = Aside()
     total = 0

@@ -1,4 +1,4 @@
-"""Which encoding a file's bytes are in, found from all of them, a block at a time."""
+"""Detection of a file's text encoding from all of its bytes, block by block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyformer.errors import UserError
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose BOM is its prefix
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -20,21 +20,21 @@ NOTES = {
     "utf-8": (), "utf-8-sig": ("byte-order mark",), "utf-16": ("UTF-16", "byte-order mark"),
     "utf-32": ("UTF-32", "byte-order mark"), "latin-1": ("Latin-1",), "cp1252": ("Windows-1252",),
 }  # fmt: skip
-UNUSED = (0x81, 0x8D, 0x8F, 0x90, 0x9D)  # bytes that Windows-1252 leaves without a character
+UNUSED = (0x81, 0x8D, 0x8F, 0x90, 0x9D)  # bytes undefined in Windows-1252
 CONTROL = tuple(byte for byte in range(1, 32) if chr(byte) not in "\t\n\r\f\v\x1b\x1a")
 SPACE = tuple(b" \t\n\r")
 FIX = "save it as UTF-8, or give --set data.format.encoding=..."
 
 
 def encoding_of_mark(head: bytes) -> str:
-    """The encoding that a byte-order mark tells, or nothing."""
+    """The encoding given by a byte-order mark, or ""."""
     return next((name for mark, name in MARKS if head.startswith(mark)), "")
 
 
 def find_encoding(encoding: str, where: str) -> str:
-    """An encoding by the name somebody gave it, if there is such an encoding of text."""
+    """The canonical name of a text encoding, or an error."""
     try:
-        "a".encode(encoding)  # refuses what is not an encoding of text, as base64
+        "a".encode(encoding)  # rejects codecs that do not encode text, such as base64
         name = codecs.lookup(encoding).name
         return "latin-1" if name == "iso8859-1" else name
     except (LookupError, ValueError):
@@ -45,13 +45,13 @@ def find_encoding(encoding: str, where: str) -> str:
 
 @dataclass
 class EncodingDetector:
-    """Looks at every byte once: UTF-8 if all of it is, Latin-1 or Windows-1252 if it can be, else an error."""
+    """Checks every byte once: UTF-8 if all of it is valid, else Latin-1 or Windows-1252 if possible, else an error."""
 
     name: str
     offset: int = 0  # bytes seen
-    bad_at: int | None = None  # where the first byte stands that is not UTF-8
+    bad_at: int | None = None  # position of the first byte that is not UTF-8
     bad_byte: int = 0
-    wide: int = 0  # characters of several bytes that are right
+    wide: int = 0  # valid multi-byte characters
     wrong: int = 0  # bytes that are not UTF-8
     unused_at: int | None = None
     counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
@@ -60,7 +60,7 @@ class EncodingDetector:
         self.decoder = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, block: bytes, last: bool = False) -> None:
-        """Look at the next bytes."""
+        """Check the next bytes."""
         at = block.find(b"\0")
         if at >= 0:
             raise self.binary(block, at)
@@ -92,8 +92,8 @@ class EncodingDetector:
         self.offset += len(block)
 
     def verdict(self) -> str:
-        """The encoding, when all bytes have been seen."""
-        if self.decoder.getstate()[0]:  # the file ends inside a character
+        """The encoding, after all bytes."""
+        if self.decoder.getstate()[0]:  # the file ends within a character
             self.feed(b"", last=True)
         if self.bad_at is None:
             return "utf-8"

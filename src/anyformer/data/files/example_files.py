@@ -1,4 +1,4 @@
-"""A picture and a recording that are worth looking at, where nothing was given."""
+"""An example image and audio clip for inspection, if none was given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def picture() -> Any:
-    """A bright square before a ground that grows lighter, 64 by 64 pixels."""
+    """A bright square on a gradient, 64 by 64 pixels."""
     import numpy as np
 
     from anyformer.data.images.decoding import pillow
@@ -22,7 +22,7 @@ def picture() -> Any:
 
 
 def tone(rate: int) -> bytes:
-    """Half a second of a sine that fades, as a WAV file."""
+    """Half a second of a decaying sine, as a WAV file."""
     pitch, count = rate / 20, rate // 2
     loudness = (math.exp(-4 * i / count) * math.sin(2 * math.pi * pitch * i / rate) for i in range(count))
     sink = io.BytesIO()

@@ -1,4 +1,4 @@
-"""FASTA: proteins, DNA and RNA as rows of an id and a sequence, read a residue (a letter) at a time."""
+"""FASTA: proteins, DNA and RNA as rows of an id and a sequence, read residue by residue (letter by letter)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from anyformer.data.settings import Data, Format
 from anyformer.errors import UserError
 
 COLUMN = "sequence"
-STRANGE = re.compile(r"[^A-Z*.\-]")  # letters, the stop sign, and two kinds of gap
+STRANGE = re.compile(r"[^A-Z*.\-]")  # letters, the stop sign, and two kinds of gaps
 EMPTY, ODD = "a record without residues", "a record with a sign that is not a residue"
 
 
 def read_fasta(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "error"] = "skip") -> Frame:
-    """Records of files as rows `id`, `sequence`; one that cannot be used is left out and counted, or refused."""
+    """Records of files as rows `id`, `sequence`; an unusable one is left out and counted, or an error."""
     import_pyarrow(Path(paths[0]).name if paths else "")
     import pyarrow as pa
 
@@ -64,7 +64,7 @@ def read_fasta(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "e
 
 
 def records(file: OpenedText) -> Iterator[tuple[int, str, list[str]]]:
-    """Every record: the line of its header, its id, and the lines below."""
+    """Every record: the line number of its header, its id, and the lines below."""
     at, name = 0, ""
     parts: list[str] = []
     for number, line in enumerate(file.lines(), 1):
@@ -83,7 +83,7 @@ def records(file: OpenedText) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def problem(sequence: str) -> str | None:
-    """Why a sequence cannot be used, or None."""
+    """Why a sequence is unusable, or None."""
     if not sequence:
         return EMPTY
     return ODD if STRANGE.search(sequence) else None
@@ -95,7 +95,7 @@ def describe_reason(reason: str, sequence: str) -> str:
 
 
 def join_labels(frame: Frame, table: Frame) -> Frame:
-    """The records with the columns of a table beside, found by the table's column that holds their ids."""
+    """The records joined with a table, by the table's column of their ids."""
     import pyarrow as pa
 
     ids = texts(frame.column("id"))
@@ -120,7 +120,7 @@ def join_labels(frame: Frame, table: Frame) -> Frame:
 
 
 def read_labelled(paths: Sequence[Path], tables: Sequence[Path], settings: Data, cache: Path) -> Frame:
-    """FASTA files, with the tables given beside them joined by id."""
+    """FASTA files, joined by id with the tables given beside them."""
     from anyformer.data.files.tables import read
 
     frame = read_fasta(paths, settings.format, bad=settings.bad)
@@ -128,7 +128,7 @@ def read_labelled(paths: Sequence[Path], tables: Sequence[Path], settings: Data,
 
 
 def by_residue(settings: Data, *, alone: bool) -> Data:
-    """Settings that read sequences letter by letter, unless another tokenizer was asked for."""
+    """Settings that read sequences letter by letter, unless another tokenizer is requested."""
     changes: dict[str, Any] = {}
     if settings.tokenizer.kind == "auto" and settings.tokenizer.folder is None:
         changes["tokenizer"] = settings.tokenizer.replace(kind="char")

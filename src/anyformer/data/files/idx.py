@@ -1,4 +1,4 @@
-"""IDX files, in which MNIST and its kin come: a head of four bytes, the sizes, then plain bytes."""
+"""IDX files, the format of MNIST: a header of four bytes, the sizes, then plain bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 from anyformer.data.files.open_text import packing, present, read_up_to, unpack_stream
 from anyformer.errors import UserError
 
-BYTES = 8  # the type of the elements; the others, whole numbers and fractions, hold no pictures
-MOST = 2**33  # bytes of one file, unpacked
+BYTES = 8  # element type uint8; images do not use the others
+MOST = 2**33  # bytes of one file, uncompressed
 AGAIN = "download it again"
 
 
 @dataclass(frozen=True)
 class IdxHeader:
-    """What the first bytes of an IDX file say."""
+    """The header of an IDX file."""
 
     shape: tuple[int, ...]
     packed: str
@@ -32,7 +32,7 @@ class IdxHeader:
 
 
 def idx_head(path: Path) -> IdxHeader | None:
-    """The head of an IDX file of bytes, or None where the file is something else."""
+    """The header of an IDX file of bytes, or None for any other file."""
     with path.open("rb") as file:
         packed = packing(file.read(8))
     with path.open("rb") as file, unpack_stream(cast(BinaryIO, file), packed, path.name, path.stat().st_size) as raw:
@@ -46,12 +46,12 @@ def idx_head(path: Path) -> IdxHeader | None:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The bytes of an IDX file in their shape; a plain file is mapped, a packed one unpacked into memory."""
+    """The array of an IDX file; a plain file is memory-mapped, a compressed one read into memory."""
     there = present(path).stat()
     return read_once(path, there.st_size, there.st_mtime_ns)
 
 
-@lru_cache(maxsize=4)  # the four files of the usual set: unpacking takes longer than all else
+@lru_cache(maxsize=4)  # the four files of the usual set: decompressing is the slowest part
 def read_once(path: Path, size: int, changed: int) -> np.ndarray:
     head = idx_head(path)
     if head is None:

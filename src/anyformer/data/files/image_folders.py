@@ -19,11 +19,11 @@ SUFFIXES = frozenset(IMAGES)
 LAYOUT = "make one folder a class, with its images inside; or give a CSV with columns image and label"
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".7z", ".rar")
 UNNAMED = "name is not UTF-8"
-Row = tuple[str, str, str]  # image, label, side of the split or nothing
+Row = tuple[str, str, str]  # image, label, split or ""
 
 
 def read_pictures(paths: Sequence[str | Path]) -> Frame:
-    """Folders with one sub-folder a class (also below train, valid and test), or IDX files, as a table."""
+    """Folders with one sub-folder per class (also below train, valid and test), or IDX files, as a table."""
     import_pyarrow()
     import pyarrow as pa
 
@@ -56,7 +56,7 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
 
 
 def table_or(paths: Sequence[str | Path], fix: str) -> str:
-    """What fixes a folder without classes: the table in it, which may name its files, else another layout."""
+    """The fix for a folder without classes: the table in it, which may name its files, else another layout."""
     folders = [Path(path) for path in paths if Path(path).is_dir()]
     tables = [table for folder in folders if (table := table_in(folder) or table_naming(folder)) is not None]
     return f"give the table that names its files: {show_path(tables[0])}" if tables else fix
@@ -66,8 +66,8 @@ def table_or(paths: Sequence[str | Path], fix: str) -> str:
 
 
 def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[Source], tuple[str, ...]]:
-    """Every image below the class folders of a folder, and what is said of other folders; what is not an image by
-    its name is counted."""
+    """Every image in the class folders of a folder, and notes on other folders; files without an image suffix are
+    counted."""
     root = unwrap_folder(root)
     inner = folders_in(root)
     refuse_other_layouts(root, inner)
@@ -106,7 +106,7 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[
 
 
 def unwrap_folder(root: Path) -> Path:
-    """The folder itself, or the only folder in it where that holds the classes."""
+    """The folder itself, or its only sub-folder if that has the classes."""
     inner = folders_in(root)
     if len(inner) == 1 and not any(map(is_image, root.iterdir())) and len(folders_in(inner[0])) > 1:
         return inner[0]
@@ -114,7 +114,7 @@ def unwrap_folder(root: Path) -> Path:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, hidden ones left out; no file is looked at, of which there may be a million."""
+    """The sub-folders of a folder, hidden ones excluded; files, of which there may be a million, are not checked."""
     with os.scandir(folder) as entries:
         found = [Path(each.path) for each in entries if each.is_dir() and not each.name.startswith(".")]
     return sorted(path for path in found if not is_image(path))
@@ -125,9 +125,9 @@ def is_image(path: Path) -> bool:
 
 
 def images_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
-    """Images of one class in the order of their names, at whatever depth."""
+    """Images of one class sorted by name, at any depth."""
     for above, inner, names in os.walk(folder):
-        odd = [name for name in inner if is_image(Path(name))]  # a folder called x.png cannot be meant as a class
+        odd = [name for name in inner if is_image(Path(name))]  # a folder called x.png cannot be a class
         inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in odd)
         for name in sorted(names + odd):
             path = Path(above) / name
@@ -141,7 +141,7 @@ def images_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
 
 
 def unicode(name: str) -> bool:
-    """Whether a name has a UTF-8 form, which tables need."""
+    """Whether a name can be encoded as UTF-8, as tables require."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:
@@ -163,7 +163,7 @@ def idx_named(path: Path) -> bool:
 
 
 def idx_table(files: Sequence[Path]) -> tuple[list[Row], list[Source]]:
-    """Images and labels of IDX files that belong together by name; a file called t10k or test tests."""
+    """Images and labels of IDX files matched by name; a file named t10k or test is the test split."""
     heads: dict[Path, IdxHeader] = {}
     for path in files:
         head = idx_head(present(path))
@@ -208,7 +208,7 @@ def np_bytes(array: object) -> bytes:
 
 
 def pair_name(path: Path) -> str:
-    """The name by which images and labels find each other."""
+    """The common name of matching image and label files."""
     name = path.name.lower().removesuffix(".gz").removesuffix(".xz").removesuffix(".bz2").removesuffix(".zst")
     return (
         name.replace("images", "")
@@ -225,9 +225,9 @@ def side_of(path: Path) -> str:
 
 
 def unlabelled_images(paths: Sequence[Path]) -> list[str] | None:
-    """Pictures that nobody has labelled yet, by name: files, a folder of them, or IDX alone.
+    """The names of unlabelled images: files, a folder of them, or IDX alone.
 
-    None where labels come with them, or where they are not pictures.
+    None if they have labels, or are no images.
     """
     found: list[str] = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Rows of JSON: one object a line, or one list of objects; read a piece at a time."""
+"""Rows of JSON: one object per line, or one list of objects; parsed incrementally."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from anyformer.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH = 2**13  # rows put together into one block
-WHOLE = 2**29  # bytes of a single object that is read at once
-DEPTH = 6  # objects within objects that become columns like a.b
+BATCH = 2**13  # rows per block
+WHOLE = 2**29  # maximum bytes of a single object
+DEPTH = 6  # nesting up to which objects become columns like a.b
 BLOCK = 2**20
-HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape for half of a character, with or without its other half
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped surrogate, paired or not
 
 
 def json_rows(file: OpenedText, left: Left, spool: Spool) -> tuple[pa.Table, tuple[str, ...]]:
-    """All rows of a JSON file, whichever way they are written, and what should be said about it."""
+    """All rows of a JSON file, in any layout, and notes on it."""
     start = file.head(BLOCK).lstrip()[:1]
     notes: tuple[str, ...] = ()
     try:
@@ -54,14 +54,14 @@ def json_rows(file: OpenedText, left: Left, spool: Spool) -> tuple[pa.Table, tup
 
 
 def good(rows: Iterator[Any], left: Left, notes: set[str]) -> Iterator[dict[str, Any]]:
-    """Rows as flat objects; what is none, or has another form than the first, is left out."""
+    """Rows as flat objects; others, or rows with another type than the first, are left out."""
     form: type | None = None
     width = 0
     for number, row in enumerate(rows):
         line = None
         if isinstance(row, Line):
             if row.number > number + 1:
-                left.unit = "row"  # blank lines stand between: counting rows does not give the line
+                left.unit = "row"  # blank lines in between: the row count does not give the line
             line, row = row.number, row.value
         if isinstance(row, Bad):
             left.add(number, row.reason, row.detail, line)
@@ -85,7 +85,7 @@ FORMS: dict[type | None, str] = {dict: "an object like {...}", list: "a list lik
 
 @dataclass(frozen=True)
 class Bad:
-    """A line that is not JSON."""
+    """A line that is not valid JSON."""
 
     reason: str
     detail: str
@@ -93,21 +93,21 @@ class Bad:
 
 @dataclass(frozen=True)
 class Line:
-    """What a line says, and which line it is."""
+    """The value and number of a line."""
 
     number: int
     value: Any
 
 
 def of_lines(file: OpenedText) -> Iterator[Line]:
-    """One value a line; blank lines are none."""
+    """One value per line; blank lines are skipped."""
     for number, line in enumerate(file.lines(), 1):
         if line.strip():
             yield Line(number, value_of(line))
 
 
 def value_of(line: str) -> Any:
-    """What a line of JSON says."""
+    """The value of a line of JSON."""
     try:
         value = json.loads(line)
         return whole(value) if HALF.search(line) else value
@@ -119,7 +119,7 @@ def value_of(line: str) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """The value, unless a name or a text in it has no UTF-8 form: an escape for half a character has none."""
+    """The value, unless a string in it cannot be encoded as UTF-8: an escaped lone surrogate cannot."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -128,7 +128,7 @@ def whole(value: Any) -> Any:
 
 
 def of_list(file: OpenedText) -> Iterator[Any]:
-    """The items of one list, without holding more than a few of them."""
+    """The items of one list, without holding more than a few of them in memory."""
     decoder, decode = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")()
     with file.stream() as stream:
         text, number, more, want = "", 0, True, BLOCK
@@ -139,7 +139,7 @@ def of_list(file: OpenedText) -> Iterator[Any]:
             block = stream.read(want)
             more = bool(block)
             text += decode.decode(block, not more)
-            want = min(want * 2, 2**26)  # so that a long item is not begun too often
+            want = min(want * 2, 2**26)  # so that a long item is not parsed from its start too often
 
         grow()
         at = len(text) - len(text.lstrip()) + 1
@@ -161,7 +161,7 @@ def of_list(file: OpenedText) -> Iterator[Any]:
                 continue
             try:
                 value, end = decoder.raw_decode(text, at)
-                if end == len(text) and more:  # a number may go on
+                if end == len(text) and more:  # a number may continue
                     raise json.JSONDecodeError("more", text, end)
             except RecursionError:
                 raise broken_line_error(file, number, "nested too deeply", done + at) from None
@@ -188,7 +188,7 @@ def broken_line_error(file: OpenedText, number: int, what: str, at: int) -> User
 
 
 def is_lines(file: OpenedText) -> bool:
-    """Whether a file whose lines begin with [ is one list a line, as its name may say."""
+    """Whether a file whose lines begin with [ has one list per line, by its suffix."""
     if not {".jsonl", ".ndjson"} & {suffix.lower() for suffix in file.path.suffixes}:
         return False
     try:
@@ -199,7 +199,7 @@ def is_lines(file: OpenedText) -> bool:
 
 
 def is_one_object(file: OpenedText) -> bool:
-    """Whether the file is one object, rather than one a line."""
+    """Whether the file is a single object, rather than one per line."""
     first = next(line for line in file.lines() if line.strip())
     try:
         json.loads(first)
@@ -210,7 +210,7 @@ def is_one_object(file: OpenedText) -> bool:
 
 
 def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
-    """One object: columns by name, rows under a name, questions of SQuAD, or a single row."""
+    """A single object: columns by name, rows under a name, SQuAD questions, or a single row."""
     if file.size > WHOLE:
         raise UserError("one JSON object too large to read", where=file.name, fix="write one object a line (.jsonl)")
     try:
@@ -247,7 +247,7 @@ def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
 
 
 def flat(row: dict[str, Any], depth: int = DEPTH) -> dict[str, Any]:
-    """Objects within an object as columns of their own: {"a": {"b": 1}} has the column a.b."""
+    """Nested objects as columns of their own: {"a": {"b": 1}} has the column a.b."""
     if not any(isinstance(value, dict) for value in row.values()):
         return row
     found: dict[str, Any] = {}
@@ -260,7 +260,7 @@ def flat(row: dict[str, Any], depth: int = DEPTH) -> dict[str, Any]:
 
 
 def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows as a block; a field that a row has not is missing there."""
+    """Rows as a block; absent fields are missing values."""
     import pyarrow as pa
 
     names = list(dict.fromkeys(name for row in rows for name in row))

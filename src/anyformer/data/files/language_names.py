@@ -1,4 +1,4 @@
-"""Files of parallel text by their names: train.en and train.de, train_en.txt and train_de.txt, en.txt and de.txt."""
+"""Names of parallel text files: train.en and train.de, train_en.txt and train_de.txt, en.txt and de.txt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyformer.data.files.side_folders import side_of_name
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
-# ISO 639-1, and the three letters and the names that people write instead.
+# ISO 639-1, and the three-letter codes and names in common use.
 CODES = frozenset(
     "aa ab af am ar as az ba be bg bn bo br bs ca co cs cy da de dz el en eo es et eu fa fi fo fr fy ga gd gl gu gv ha "
     "he hi hr ht hu hy id ig is it iu iw ja jv ka kk kl km kn ko ku ky la lb ln lo lt lv mg mi mk ml mn mr ms mt my nb "
@@ -27,7 +27,7 @@ Pair = tuple[Path, Path]
 
 
 def language_of(path: Path) -> tuple[str, str] | None:
-    """The language that a name says as one of its words, and the name without it; None where it says none.
+    """The language in a file name, and the name without it; None if there is none.
 
     >>> language_of(Path("train.en")), language_of(Path("news_de.txt")), language_of(Path("en-US.txt"))
     (('en', 'train.*'), ('de', 'news_*.txt'), ('en', '*.txt'))
@@ -51,7 +51,7 @@ def language_of(path: Path) -> tuple[str, str] | None:
 
 
 def are_parallel(one: Path, other: Path) -> bool:
-    """Whether two files are named alike but for the language, and have equally many lines."""
+    """Whether two file names differ only in the language, and the files have equally many lines."""
     first, second = language_of(one), language_of(other)
     if first is None or second is None or first[1] != second[1] or first[0] == second[0]:
         return False
@@ -59,7 +59,7 @@ def are_parallel(one: Path, other: Path) -> bool:
 
 
 def count_lines(path: Path) -> int:
-    """Lines of a text; -1 where it is none."""
+    """Number of lines of a text file; -1 if it is not text."""
     try:
         return sum(1 for _ in open_text_file(path, Format()).lines())
     except UserError:
@@ -67,10 +67,10 @@ def count_lines(path: Path) -> int:
 
 
 def parallel_sides(folder: Path) -> dict[str, Pair] | None:
-    """The pairs of files that train, validate and test in a folder of parallel text; None where it is no such folder.
+    """The file pairs of each split in a folder of parallel text; None for any other folder.
 
-    There are two languages, and each side has one file of both; without any side's name there is one pair alone. The
-    language that comes first in the alphabet is read, the other one written.
+    There are two languages, and each split has one file of both; a pair that names no split must be the only one. The
+    language that is first in the alphabet is the source, the other one the target.
     """
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -101,5 +101,5 @@ def pair_in(folder: Path) -> list[Path]:
 
 
 def languages(files: Sequence[Path]) -> str:
-    """The two languages of a pair, as people read them."""
+    """The two languages of a pair, for messages."""
     return " to ".join(said[0] if (said := language_of(path)) else path.name for path in files)

@@ -1,4 +1,4 @@
-"""Tables that name files which lie in a folder beside them: labels.csv and images/, meta.csv and audio/."""
+"""Tables of file names, with the files in a folder beside them: labels.csv and images/, meta.csv and audio/."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from anyformer.data.files.path_kinds import IMAGES, SOUNDS, kind_of_name
 from anyformer.data.frame import Frame
 
 ENDINGS = (*IMAGES, *SOUNDS)
-FIRST = 20  # names that are looked for, before all of them are
-SPREAD = 100  # names that tell which folders hold files
-DEEP, MOST = 3, 2000  # how far down folders are searched, and how many of them
-READ = 1 << 20  # bytes of a table in which names of files are looked for
-NEAR, FEW = 1, 50  # the same for names without an ending, which may be any words
+FIRST = 20  # names checked first, before all of them are
+SPREAD = 100  # names checked to find which folders have the files
+DEEP, MOST = 3, 2000  # depth of the folder search, and maximum number of folders
+READ = 1 << 20  # bytes of a table searched for file names
+NEAR, FEW = 1, 50  # the same for names without a suffix, which may be any words
 
 
 def find_named_files(frame: Frame) -> Frame:
-    """The frame with the folder put before names of files that are not beside the table but in a folder below it.
+    """The frame with the folder prepended to names of files that are not beside the table but in a folder below it.
 
-    Names without an ending are taken for those of files where all of the first ones are, and no two are the same.
+    Names without a suffix are taken for file names if all of the first ones exist, and no two are the same.
     """
     import pyarrow as pa
 
@@ -43,7 +43,7 @@ def find_named_files(frame: Frame) -> Frame:
         named = sum(cell.lower().endswith(ENDINGS) for cell in first) >= 0.9 * len(first)
         if (named and any_there([base, Path()], first)) or (not named and len(set(first)) < len(first)):
             continue
-        # Numbers of rows beside columns of their own: a folder with 0.png in it is more likely about something else.
+        # Row numbers beside columns of their own: a folder with 0.png in it is more likely unrelated.
         if not named and len(frame.names) > 2 and all(cell.strip().isdecimal() for cell in first):
             continue
         ending = "" if named else ending_of(base, near, first)
@@ -61,7 +61,7 @@ def find_named_files(frame: Frame) -> Frame:
 
 
 def spread(column: Any) -> list[str]:
-    """Cells from the whole length of a column."""
+    """Cells sampled evenly from a column."""
     rows = range(0, len(column), max(1, len(column) // SPREAD))
     return [cell for row in rows if (cell := column[row].as_py())]
 
@@ -71,7 +71,7 @@ def any_there(folders: Sequence[Path], names: Sequence[str]) -> bool:
 
 
 def folders_below(base: Path, deep: int, most: int) -> list[str]:
-    """The folder itself and those below it, by their paths from there, nearest first."""
+    """The folder itself and those below it as relative paths, nearest first."""
     found = [""]
     for each in found:
         if len(found) >= most or each.count(os.sep) + bool(each) >= deep:
@@ -86,7 +86,7 @@ def folders_below(base: Path, deep: int, most: int) -> list[str]:
 
 
 def ending_of(base: Path, folders: Sequence[str], names: Sequence[str]) -> str | None:
-    """The ending with which all of the first names are files in one of the folders; None where they are not."""
+    """The suffix with which all of the first names are files in one of the folders, or None."""
     some = names[:FIRST]
     for folder in folders:
         endings = (ending for ending in ENDINGS if os.path.isfile(base / folder / (some[0] + ending)))
@@ -97,7 +97,7 @@ def ending_of(base: Path, folders: Sequence[str], names: Sequence[str]) -> str |
 
 
 def place(base: Path, folders: Sequence[str], cell: Any, ending: str) -> Any:
-    """A cell with the folder that its file is in; as it is where it is in none."""
+    """A cell with its file's folder prepended; unchanged if the file is in none."""
     if not cell or not cell.strip():
         return cell
     found = next((each for each in folders if os.path.isfile(base / each / (cell + ending))), None)
@@ -105,13 +105,13 @@ def place(base: Path, folders: Sequence[str], cell: Any, ending: str) -> Any:
 
 
 def table_in(folder: Path) -> Path | None:
-    """The only table beside the folders of a folder, which may be what names their files."""
+    """The only table beside the folders of a folder, which may name their files."""
     tables = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of_name(path.name) == "table"]
     return tables[0] if len(tables) == 1 else None
 
 
 def table_naming(folder: Path) -> Path | None:
-    """The only table beside a folder, where it names files in it."""
+    """The only table beside a folder, if it names files in it."""
     table = None if not folder.resolve().name else table_in(folder.resolve().parent)
     if table is None:
         return None
@@ -125,7 +125,7 @@ def table_naming(folder: Path) -> Path | None:
 
 
 def is_most_there(base: Path, holders: Sequence[str], names: Sequence[str], ending: str) -> bool:
-    """Whether at least half of some names are those of files; a folder nearby may hold one of them by chance."""
+    """Whether at least half of the names are files; a folder nearby may have one of them by chance."""
     different = set(names)
     there = sum(any(os.path.isfile(base / each / (name + ending)) for each in holders) for name in different)
     return 2 * there >= len(different)

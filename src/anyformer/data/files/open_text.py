@@ -1,7 +1,7 @@
-"""Opening a file as text, whatever it is packed and encoded in; what is not text is named and refused.
+"""Opening text files of any compression and encoding; files that are not text are rejected with what they are.
 
-A file is looked at once from end to end before it is read: its hash, its encoding and what else reading must know.
-Nothing is held but a block at a time, so a file may be larger than memory.
+A file is scanned once before it is read: its hash, its encoding and whatever else reading needs. Only a block is in
+memory at a time, so a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anyformer.data.settings import Format
 from anyformer.errors import UserError, nearest, one_edit
 from anyformer.extras import require
 
-# Signature, where it stands, and what people call such a file. The first that fits counts.
+# Signature, its position, and the common name of the format. The first match counts.
 PACKED = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"), (b"\x28\xb5\x2f\xfd", "zstd"))
 BINARY: tuple[tuple[bytes, int, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", 0, "a PNG image"), (b"\xff\xd8\xff", 0, "a JPEG image"), (b"GIF8", 0, "a GIF image"),
@@ -39,24 +39,24 @@ BINARY: tuple[tuple[bytes, int, str], ...] = (
     (b"GGUF", 0, "a GGUF model"), (b"\x80\x02", 0, "a pickle"), (b"\x80\x03", 0, "a pickle"),
     (b"\x80\x04", 0, "a pickle"), (b"\x80\x05", 0, "a pickle"), (b"Obj\x01", 0, "an Avro file"),
 )  # fmt: skip
-HEAD = 512  # bytes that are enough to tell
-RATIO, ROOM = 500, 2**29  # a small file that unpacks beyond both is a trap, not data
+HEAD = 512  # bytes needed for detection
+RATIO, ROOM = 500, 2**29  # a small file that exceeds both on decompression is a zip bomb
 
 
 def packing(head: bytes) -> str:
-    """The compression that the first bytes tell, or nothing."""
+    """The compression given by the first bytes, or ""."""
     return next((name for magic, name in PACKED if head.startswith(magic)), "")
 
 
 def looks_like(head: bytes) -> str:
-    """What a file of bytes is, as people call it, or nothing where it may be text."""
+    """The common name of a binary file's format, or "" if it may be text."""
     if packing(head):
         return f"a {packing(head)} file"
     return next((name for magic, at, name in BINARY if head[at : at + len(magic)] == magic), "")
 
 
 def unpack_stream(file: BinaryIO, kind: str, name: str, stored: int) -> BinaryIO:
-    """The bytes inside a compressed file, a block at a time; `stored` is its size on disk."""
+    """The decompressed bytes of a file, in blocks; `stored` is its size on disk."""
     if not kind:
         return file
     if kind == "zstd":
@@ -71,7 +71,7 @@ def unpack_stream(file: BinaryIO, kind: str, name: str, stored: int) -> BinaryIO
 
 
 class Zstd:
-    """A zstd stream, read through pyarrow."""
+    """A zstd stream, through pyarrow."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         import_pyarrow(name)
@@ -87,7 +87,7 @@ class Zstd:
 
 
 class Watched(io.RawIOBase):
-    """A stream that unpacks, whose troubles are told as a user can fix them."""
+    """A decompressing stream that raises user-facing errors."""
 
     def __init__(self, inner: Any, file: BinaryIO, kind: str, name: str, stored: int) -> None:
         self.file = file
@@ -119,40 +119,40 @@ class Watched(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self.inner.close()
-            self.file.close()  # the standard library leaves open what it was given
+            self.file.close()  # the standard library does not close a stream it was given
         super().close()
 
 
 def import_pyarrow(name: str = "") -> None:
-    """Say what to install where pyarrow is missing."""
+    """Raise an error with the command to install if pyarrow is missing."""
     require("pyarrow", "tables need", where=name)
 
 
 BLOCK = 2**20
-Bytes = bytes  # below, the name of a field hides it
+Bytes = bytes  # below, a field of the same name hides it
 
 
 @dataclass(frozen=True)
 class OpenedText:
-    """A file that has been looked at: `stream()` gives it as UTF-8, as often as wanted."""
+    """A scanned text file: `stream()` yields it as UTF-8, any number of times."""
 
     path: Path
-    packed: str  # gzip, xz, bzip2, zstd or nothing
+    packed: str  # gzip, xz, bzip2, zstd or ""
     encoding: str
-    notes: tuple[str, ...]  # what a person should know: "gzip", "Latin-1", "byte-order mark"
-    sha256: str  # of the file as it is stored
+    notes: tuple[str, ...]  # for the user: "gzip", "Latin-1", "byte-order mark"
+    sha256: str  # of the stored file
     bytes: int  # as stored
-    size: int  # unpacked
+    size: int  # decompressed
     newlines: int
-    quotes: int  # double quotes, which make reading a table harder
+    quotes: int  # double quotes, which slow down reading a table
 
     @property
     def name(self) -> str:
-        """The file's name as shown to people."""
+        """The file's name for messages."""
         return self.path.name
 
     def stream(self) -> BinaryIO:
-        """All of it as bytes of UTF-8 without a byte-order mark."""
+        """The whole file as UTF-8 without a byte-order mark."""
         raw = unpack_stream(cast(BinaryIO, self.path.open("rb")), self.packed, self.name, self.bytes)
         if self.encoding in ("utf-8", "utf-8-sig"):
             read_up_to(raw, 3 if self.encoding == "utf-8-sig" else 0)
@@ -160,7 +160,7 @@ class OpenedText:
         return io.BufferedReader(Recoded(raw, self.encoding, self.name), BLOCK)
 
     def lines(self) -> Iterator[str]:
-        """Its lines without their ends, which are \\n or \\r\\n and nothing else."""
+        """Its lines without line ends, which are only \\n or \\r\\n."""
         with self.stream() as stream:
             for line in stream:
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
@@ -172,13 +172,13 @@ class OpenedText:
 
 
 class Recoded(io.RawIOBase):
-    """Bytes of another encoding as UTF-8."""
+    """A stream re-encoded as UTF-8."""
 
     def __init__(self, raw: BinaryIO, encoding: str, name: str) -> None:
         self.raw, self.encoding, self.name = raw, encoding.removesuffix("-sig"), name
         self.decoder = codecs.getincrementaldecoder(self.encoding)()
         self.ready, self.offset, self.done = memoryview(b""), 0, False
-        if encoding == "utf-8-sig":  # dropped here, so that offsets count it
+        if encoding == "utf-8-sig":  # dropped here, so that offsets include it
             self.offset = len(read_up_to(raw, 3))
 
     def readable(self) -> bool:
@@ -209,7 +209,7 @@ class Recoded(io.RawIOBase):
 
 
 class Hashed(io.RawIOBase):
-    """A file whose bytes are hashed while they are read."""
+    """A file hashed while it is read."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("rb", buffering=0)
@@ -229,7 +229,7 @@ class Hashed(io.RawIOBase):
 
 
 def open_text_file(path: Path, format: Format) -> OpenedText:
-    """Look at a file of text from end to end: whether it is text, how it is packed and encoded, its hash."""
+    """Scan a text file: whether it is text, its compression and encoding, its hash."""
     path = present(path)
     name = path.name
     with path.open("rb") as file:
@@ -260,7 +260,7 @@ def open_text_file(path: Path, format: Format) -> OpenedText:
             quotes += block.count(b'"')
             blank = blank and not block.strip()
         encoding = detector.verdict() if detector else encoding
-        while outer.read(BLOCK):  # what may follow the packed part belongs to the hash
+        while outer.read(BLOCK):  # bytes after the compressed part are hashed too
             pass
         digest = hashed.hash.hexdigest()
     if blank:
@@ -271,12 +271,12 @@ def open_text_file(path: Path, format: Format) -> OpenedText:
 
 
 def lines(path: Path, format: Format) -> Iterator[str]:
-    """The lines of a text file, split at \\n and \\r\\n only: what else Unicode calls a line end stays in its line."""
+    """The lines of a text file, split only at \\n and \\r\\n: Unicode's other line ends stay in the line."""
     return open_text_file(path, format).lines()
 
 
 class Rest(io.RawIOBase):
-    """A stream whose first bytes have been read already, put back before it."""
+    """A stream with its first bytes put back."""
 
     def __init__(self, head: bytes, raw: BinaryIO) -> None:
         self.head, self.raw = head, raw
@@ -292,7 +292,7 @@ class Rest(io.RawIOBase):
 
 
 def read_up_to(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes, or all where there are fewer."""
+    """Read `size` bytes, or fewer at the end."""
     parts, missing = [], size
     while missing and (part := stream.read(missing)):
         parts.append(part)
@@ -301,7 +301,7 @@ def read_up_to(stream: BinaryIO, size: int) -> bytes:
 
 
 def refuse(head: bytes, name: str) -> None:
-    """An error where the first bytes are those of something else than text."""
+    """Raise an error if the first bytes are those of a binary format."""
     guess = "" if encoding_of_mark(head) else looks_like(head)
     if guess:
         raise UserError(f"looks like {guess}, not text (byte 0)", where=name, fix="give a text file or a table")
@@ -310,7 +310,7 @@ def refuse(head: bytes, name: str) -> None:
 
 
 def present(path: Path) -> Path:
-    """The path of a file that is there and may be read; otherwise an error with the nearest name beside it."""
+    """The path of a readable file; otherwise an error that suggests the nearest name."""
     path = Path(path)
     where = show_path(path)
     try:
@@ -332,7 +332,7 @@ def present(path: Path) -> Path:
 
 
 def beside(path: Path) -> str:
-    """What the user may have meant by the name of a file that is not there."""
+    """A suggestion for the name of a missing file."""
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         path, folder = folder, folder.parent
@@ -340,7 +340,7 @@ def beside(path: Path) -> str:
     if os.access(folder, os.R_OK | os.X_OK):
         with os.scandir(folder) as found:
             names = sorted(entry.name for entry, _ in zip(found, range(10_000), strict=False))
-    # A shared ending is no likeness: of .csv files, the one whose own name is near.
+    # A shared suffix is no similarity: among .csv files, the one with the most similar stem.
     near = next((name for name in names if one_edit(path.name, name)), None)
     by_stem = {Path(name).stem: name for name in names}
     near = near or by_stem.get(nearest(path.stem, by_stem) or "")
@@ -348,6 +348,6 @@ def beside(path: Path) -> str:
 
 
 def show_path(path: Path) -> str:
-    """A path as it stands in a message: whole where it is short."""
+    """A path for messages, shortened to its name if long."""
     text = str(path)
     return text if len(text) <= 80 else path.name[-80:]

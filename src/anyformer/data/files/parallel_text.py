@@ -1,4 +1,4 @@
-"""Pairs of texts: two files line by line, or one table with two columns of text."""
+"""Text pairs: two parallel files, or one table with two text columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_pairs(
 
 
 def of_files(one: Path, other: Path, format: Format, *, strict: bool, cache: Path | None) -> Frame:
-    """Line n of one file belongs to line n of the other."""
+    """Line n of one file corresponds to line n of the other."""
     import_pyarrow(one.name)
     first, second = open_text_file(one, format), open_text_file(other, format)
     left = Left(first.name, 1, "line", strict)
@@ -46,7 +46,7 @@ def of_files(one: Path, other: Path, format: Format, *, strict: bool, cache: Pat
         for number, (source, target) in enumerate(zip_longest(first.lines(), second.lines())):
             counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
             if source is None or target is None:
-                continue  # counted to the end, so that the error can name both counts
+                continue  # counted to the end, so that the error can report both counts
             if counts[0] != counts[1]:
                 continue
             lacks = (not source.strip()) + 2 * (not target.strip())
@@ -70,13 +70,13 @@ def of_files(one: Path, other: Path, format: Format, *, strict: bool, cache: Pat
         raise UserError("no line has text on both sides", where=first.name, fix="give files with text")
     sources = tuple(
         Source(file.name, str(file.path), rows, file.bytes, file.sha256, "line", 1, file.notes)
-        for file, rows in ((first, counts[0]), (second, 0))  # a pair is one row, counted at its first file
+        for file, rows in ((first, counts[0]), (second, 0))  # a pair is one row, counted for its first file
     )
     return Frame(table, sources, left.reasons, remaining(counts[0], left), left.places)
 
 
 def of_table(frame: Frame, *, strict: bool) -> Frame:
-    """The two columns of text in a table, named by what they are for."""
+    """The two text columns of a table, named by their roles."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -102,7 +102,7 @@ def of_table(frame: Frame, *, strict: bool) -> Frame:
 
 
 def text_columns(frame: Frame) -> tuple[str, str]:
-    """The two columns that are text; names like source and target win."""
+    """The two text columns; names like source and target take precedence."""
     lower = {name.lower(): name for name in frame.names}
     for pair in (("source", "target"), ("src", "tgt"), ("input", "output"), ("question", "answer")):
         if all(name in lower for name in pair):
@@ -119,7 +119,7 @@ def text_columns(frame: Frame) -> tuple[str, str]:
 
 
 def remaining(rows: int, left: Left) -> np.ndarray | None:
-    """The numbers of the rows that are used, where some are not."""
+    """The indices of the rows that are kept, if some are not."""
     if not left.numbers:
         return None
     kept = np.ones(rows, bool)

@@ -1,4 +1,4 @@
-"""Which kind of data a path is, by its name and by looking inside."""
+"""The kind of data at a path, by its name and contents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAG = re.compile(r"^(?:O|[BIESLU]-\S+)$")
 def kind_of_path(path: Path) -> str:
     """One of table, text, conll, image, images, idx, wav, fasta, folder-of-text, folder-of-tables, folder-of-conll.
 
-    The name's ending decides where it says enough; else the beginning of the file does.
+    The suffix decides if it is specific; else the beginning of the file.
     """
     path = Path(path)
     if path.is_dir():
@@ -56,7 +56,7 @@ def kind_of_path(path: Path) -> str:
 
 
 def kind_of_name(name: str) -> str:
-    """What the ending of a name says, or nothing."""
+    """The kind given by a name's suffix, or ""."""
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     while suffixes and suffixes[-1] in PACKINGS:
         suffixes.pop()
@@ -69,7 +69,7 @@ def kind_of_name(name: str) -> str:
 
 
 def beginning(path: Path) -> tuple[bytes, bytes]:
-    """The first bytes of a file, unpacked, and as stored."""
+    """The first bytes of a file, decompressed and as stored."""
     with path.open("rb") as file:
         raw = file.read(16)
         file.seek(0)
@@ -103,7 +103,7 @@ def kind_of_text(head: bytes, *, named_text: bool) -> str:
 
 
 def tidy(lines: list[str], delimiter: str) -> bool:
-    """Whether lines look like rows of short values rather than like sentences with as many commas each."""
+    """Whether lines are rows of short values rather than sentences with equally many commas."""
     fields = [field.strip() for line in lines[:200] for field in line.split(delimiter)]
     long = sum(len(field.split()) > 4 for field in fields)
     return (
@@ -114,7 +114,7 @@ def tidy(lines: list[str], delimiter: str) -> bool:
 
 
 def looks_like_conll(lines: list[str]) -> bool:
-    """Whether lines are a word with its tags each, and blank ones stand between sentences."""
+    """Whether lines are words with tags, and blank ones separate sentences."""
     if any(line.startswith("-DOCSTART-") for line in lines[:5]):
         return True
     rows = [line for line in lines if line.strip() and not line.startswith("# ")]
@@ -140,7 +140,7 @@ def numbers_are_few(rows: list[str]) -> bool:
 
 
 def kind_of_folder(folder: Path) -> str:
-    """What most files in a folder are, those in folders below it included."""
+    """The kind of most files in a folder, including its sub-folders."""
     counts: Counter[str] = Counter()
     seen = 0
     for place, below, names in os.walk(folder):

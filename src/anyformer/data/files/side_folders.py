@@ -1,4 +1,4 @@
-"""Folders and files that are the sides of a split by their names: train, test_images, seg_train, valid.csv."""
+"""Folders and files named after splits: train, test_images, seg_train, valid.csv."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ SIDES = {
     "train": "train", "training": "train", "trn": "train", "valid": "valid", "val": "valid", "validation": "valid",
     "dev": "valid", "eval": "valid", "test": "test", "testing": "test", "tst": "test", "t10k": "test",
 }  # fmt: skip
-UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")  # folders of examples that nobody has labelled
+UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")  # folders of unlabelled examples
 
-HasFiles = Callable[[Path], bool]  # whether a folder holds files of the kind, itself or below
+HasFiles = Callable[[Path], bool]  # whether a folder contains files of the kind, at any depth
 
 
 @dataclass(frozen=True)
 class SideFolders:
-    """Where the class folders of each side are, and what is said about the other folders."""
+    """The class folders of each split, and notes on the other folders."""
 
-    above: tuple[tuple[Path, str], ...]  # a folder of class folders and its side; "" where nothing says one
+    above: tuple[tuple[Path, str], ...]  # a folder of class folders and its split; "" if none is named
     notes: tuple[str, ...] = ()
 
 
 def side_of_name(name: str) -> str:
-    """The side that a name says as its first or last word, or nothing.
+    """The split that a name gives as its first or last word, or "".
 
     >>> side_of_name("Train"), side_of_name("seg_test"), side_of_name("val-images"), side_of_name("train2017")
     ('train', 'test', 'valid', 'train')
@@ -42,10 +42,11 @@ def side_of_name(name: str) -> str:
 
 def find_side_folders(root: Path, inner: list[Path], folders_in: Callable[[Path], list[Path]],
                       has_files: HasFiles) -> SideFolders:  # fmt: skip
-    """The sides among the folders of a folder: those called so that hold class folders.
+    """The split folders among the folders of a folder: those with such names that contain class folders.
 
-    A name alone does not make a side, because `train` may be a class beside `bus`: there are two of them, or nothing
-    else, and a side holds folders. One that holds files alone has no labels, which is said, as is what is no side.
+    A name alone is not enough, since `train` may be a class beside `bus`: there must be two of them, or nothing else,
+    and each must contain folders. One that contains only files has no labels, which is noted, as are folders outside
+    the splits.
     """
     by_side: dict[Path, str] = {path: side for path in inner if (side := side_of_name(path.name))}
     with_classes = {path: unwrapped(path, folders_in, has_files) for path in by_side}
@@ -71,24 +72,24 @@ def find_side_folders(root: Path, inner: list[Path], folders_in: Callable[[Path]
 
 
 def classes_in(folder: Path, folders_in: Callable[[Path], list[Path]]) -> list[Path]:
-    """The class folders of a folder; those of examples without a label are none."""
+    """The class folders of a folder, without those of unlabelled examples."""
     return [path for path in folders_in(folder) if path.name.lower() not in UNLABELLED]
 
 
 def unlabelled_in(folder: Path, folders_in: Callable[[Path], list[Path]]) -> list[str]:
-    """What is said of folders whose examples nobody has labelled."""
+    """Notes on folders of unlabelled examples."""
     names = [path.name for path in folders_in(folder) if path.name.lower() in UNLABELLED]
     return [f"folder {folder.name}/{name} is left out: its examples have no label" for name in names]
 
 
 def unwrapped(folder: Path, folders_in: Callable[[Path], list[Path]], has_files: HasFiles) -> Path:
-    """The folder itself, or the only one in it, which archives often repeat: seg_train/seg_train/forest."""
+    """The folder itself, or its only sub-folder, which archives often repeat: seg_train/seg_train/forest."""
     inner = folders_in(folder)
     return inner[0] if len(inner) == 1 and len(folders_in(inner[0])) > 1 else folder
 
 
 def any_file(folder: Path, wanted: Callable[[Path], bool]) -> bool:
-    """Whether there is a wanted file in a folder, at whatever depth."""
+    """Whether a folder contains a wanted file, at any depth."""
     for above, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
         if any(wanted(Path(above) / name) for name in names):

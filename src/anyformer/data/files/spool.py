@@ -1,4 +1,4 @@
-"""Blocks of rows on their way into one table: in memory while they are few, else in a file that is mapped."""
+"""Blocks of rows collected into one table: in memory if small, else in a memory-mapped file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anyformer.data.columns.arrow import as_type, common_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LARGE = 64 * 2**20  # bytes of cells from which on a file is worth its while
+LARGE = 64 * 2**20  # bytes of cells from which on a file is used
 
 
 class Spool:
-    """Takes blocks of rows, gives one table; where a later block has other columns, all get the common ones."""
+    """Collects blocks of rows into one table; blocks with different columns get their common schema."""
 
     def __init__(self, cache: Path | None, name: str) -> None:
         self.path = None if cache is None else cache / f"{name}.arrow"
@@ -26,7 +26,7 @@ class Spool:
         self.writer: Any = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take one more block of rows."""
+        """Add one block of rows."""
         if self.schema is None:
             self.schema = batch.schema
         elif batch.schema != self.schema:
@@ -58,7 +58,7 @@ class Spool:
         return self.path.with_name(f".{self.path.name}.{os.getpid()}")
 
     def change(self, schema: pa.Schema) -> None:
-        """Give all earlier blocks another schema."""
+        """Convert all earlier blocks to another schema."""
         import pyarrow as pa
 
         self.schema = schema
@@ -86,14 +86,14 @@ class Spool:
         return pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
 
     def drop(self) -> None:
-        """Leave nothing behind after an error."""
+        """Remove everything after an error."""
         if self.writer is not None:
             self.writer.close()
             self.part.unlink(missing_ok=True)
 
 
 def common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Columns of both, those of the first in front, in types that hold the values of both."""
+    """The columns of both, the first one's in front, in types that hold the values of both."""
     import pyarrow as pa
 
     types = {field.name: field.type for field in one}

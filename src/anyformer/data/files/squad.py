@@ -1,4 +1,4 @@
-"""SQuAD's JSON (1606.05250, 1806.03822): articles of paragraphs with their questions, as one row a question."""
+"""SQuAD's JSON (1606.05250, 1806.03822): articles of paragraphs with their questions, read as one row per question."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_squad(found: Mapping[str, Any]) -> bool:
-    """Whether one JSON object is a list of articles, each with paragraphs that hold questions (`qas`).
+    """Whether a JSON object is a list of articles, each with paragraphs that have questions (`qas`).
 
     >>> is_squad({"version": "v2.0", "data": [{"title": "Oslo", "paragraphs": []}]}), is_squad({"data": [{"a": 1}]})
     (True, False)
@@ -21,9 +21,9 @@ def is_article(article: Any) -> bool:
 
 
 def squad_rows(found: Mapping[str, Any]) -> Iterator[Any]:
-    """One row a question, with the columns that Hugging Face gives them; no answer is an empty list.
+    """One row per question, with the column names of Hugging Face; no answer is an empty list.
 
-    What is not a question is handed on as it is: the reader of rows says what is wrong with it, and where.
+    Anything but a question is passed on unchanged: the reader of rows reports what is wrong with it, and where.
     """
     for article in found["data"]:
         for paragraph in article["paragraphs"]:

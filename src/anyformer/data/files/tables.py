@@ -1,6 +1,6 @@
-"""Reading tables: separated values, JSON, Parquet and Arrow files, one or several, into one `Frame`.
+"""Reading tables: delimited text, JSON, Parquet and Arrow files, one or several, into one `Frame`.
 
-Rows that cannot be used are left out and counted, so that rows used and rows left out are the rows of the file.
+Unusable rows are left out and counted: used and left-out rows together are all rows of the file.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from anyformer.safe_files import digest, short
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_COLUMNS = 20_000  # each is a token of the model, and a mapped file while the rows are prepared
-LONGEST_NAME = 1000  # characters of a column's name
+MOST_COLUMNS = 20_000  # each is a token of the model, and a mapped file during preparation
+LONGEST_NAME = 1000  # characters of a column name
 LONGEST_CELL = 2**22  # bytes of one cell, more than the longest novels; its tokens take a hundred times as much memory
 
 __all__ = ["frame_of", "kind_of_path", "read"]
@@ -48,7 +48,7 @@ class FileRows:
 def read(
     paths: Sequence[Path], format: Format, *, bad: Literal["skip", "error"] = "skip", cache: Path | None = None
 ) -> Frame:
-    """Read files with the same columns as one table. Large ones are kept in `cache` and mapped, never held whole."""
+    """Read files with the same columns as one table. Large ones are cached in `cache` and memory-mapped."""
     if not paths:
         raise UserError("no file was given", where="data", fix="name a file")
     import_pyarrow(Path(paths[0]).name)
@@ -60,7 +60,7 @@ def read(
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """An error where a table is too wide to be one, before its rows are looked at."""
+    """Raise an error if a table is implausibly wide, before its rows are read."""
     if len(names) > MOST_COLUMNS:
         what = f"{len(names):,} columns; at most {MOST_COLUMNS:,} can be used"
         raise UserError(what, where=where, fix="leave out columns, or give it as text")
@@ -71,7 +71,7 @@ def check_names(names: Sequence[str], where: str) -> None:
 
 
 def check_cells(part: FileRows) -> None:
-    """An error that names the first cell too long to be one."""
+    """Raise an error that reports the first cell that is implausibly long."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -87,7 +87,7 @@ def check_cells(part: FileRows) -> None:
 
 
 def kept_numbers(part: FileRows) -> np.ndarray:
-    """Which of a file's rows were kept, counted from 0."""
+    """The indices of a file's rows that were kept, counted from 0."""
     kept = np.ones(part.source.rows, bool)
     kept[part.left.numbers] = False
     return np.flatnonzero(kept)
@@ -129,7 +129,7 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Fi
 
 
 def is_json(file: OpenedText, format: Format) -> bool:
-    """Whether a file holds JSON: its name says so, or its first line is an object."""
+    """Whether a file is JSON: by its name, or because its first line is an object."""
     suffixes = [suffix.lower() for suffix in file.path.suffixes[-2:]]
     if any(suffix in (".jsonl", ".ndjson", ".json") for suffix in suffixes):
         return True
@@ -140,7 +140,7 @@ def is_json(file: OpenedText, format: Format) -> bool:
 
 
 def binary(path: Path, magic: bytes, cache: Path | None) -> FileRows:
-    """A file with types of its own: Parquet or Arrow, mapped from disk or read group by group."""
+    """A typed file: Parquet or Arrow, memory-mapped or read group by group."""
     import pyarrow as pa
 
     sha, size = digest(path), path.stat().st_size
@@ -157,7 +157,7 @@ def binary(path: Path, magic: bytes, cache: Path | None) -> FileRows:
             table = (
                 pa.ipc.open_file(mapped).read_all() if magic[:6] == b"ARROW1" else pa.ipc.open_stream(mapped).read_all()
             )
-        # Lengths and offsets in the file are believed by every later touch: a wrong one reads another's memory.
+        # Later reads trust the lengths and offsets in the file: a wrong one would read out of bounds.
         table.validate(full=True)
     except (pa.ArrowException, OSError, KeyError, ValueError, OverflowError) as error:
         raise UserError(f"a damaged {kind} file ({short(error)})", where=path.name, fix="copy it again") from None
@@ -170,13 +170,13 @@ def binary(path: Path, magic: bytes, cache: Path | None) -> FileRows:
     source = Source(path.name, str(path), table.num_rows, size, sha, "row", 1, notes)
     try:
         return FileRows(plain_table(table), source, Left(path.name, 1))
-    except (pa.ArrowException, ValueError, OverflowError) as error:  # a date inside a list that Python cannot hold, say
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # say a date in a list beyond Python's range
         raise UserError(f"a column cannot be read ({short(error)})", where=path.name, fix="leave it out of the file"
                         ) from None  # fmt: skip
 
 
 def parquet(path: Path, spool: Spool, size: int) -> pa.Table:
-    """A Parquet file; a large one goes through the cache a block at a time."""
+    """A Parquet file; a large one goes through the cache in blocks."""
     import pyarrow.parquet as pq
 
     if spool.path is None or size <= LARGE:
@@ -192,7 +192,7 @@ def parquet(path: Path, spool: Spool, size: int) -> pa.Table:
 
 
 def join_files(parts: list[FileRows]) -> Frame:
-    """The rows of several files one below the other, by the names of their columns."""
+    """The rows of several files concatenated by column name."""
     import pyarrow as pa
 
     first = parts[0]
@@ -218,7 +218,7 @@ def join_files(parts: list[FileRows]) -> Frame:
 
 
 def same_columns(first: FileRows, part: FileRows) -> None:
-    """An error that names the difference where two files have different columns."""
+    """Raise an error that reports the difference if two files have different columns."""
     one, other = first.table.column_names, part.table.column_names
     lacks = [name for name in one if name not in other]
     extra = [name for name in other if name not in one]
@@ -234,7 +234,7 @@ def more(names: list[str]) -> str:
 
 
 def same_types(parts: list[FileRows], tables: list[pa.Table]) -> list[pa.Table]:
-    """Tables whose columns have the same types; numbers and words under one name do not go together."""
+    """Tables whose columns have common types; numbers and words in the same column are an error."""
     import pyarrow as pa
 
     fields = []

@@ -1,4 +1,4 @@
-"""Folders of texts with one sub-folder a class, read as a table with columns text and label."""
+"""Folders of texts with one sub-folder per class, read as a table with columns text and label."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from anyformer.errors import UserError
 SUFFIXES = (".txt", ".text")
 FEWEST = 5  # texts of a class
 MOST_CLASSES = 200
-LONGEST = 2**15  # bytes of a usual text: longer ones are books, which are read as running text
-LOOKED_AT = 200  # texts of a class that tell how long they are
+LONGEST = 2**15  # typical maximum bytes of a text: longer ones are books, which are read as running text
+LOOKED_AT = 200  # texts of a class examined for their length
 
-Row = tuple[str, str, str]  # text, label, side of the split or nothing
+Row = tuple[str, str, str]  # text, label, split or ""
 
 
 def holds_class_texts(folder: Path) -> bool:
-    """Whether a folder holds short texts in class folders, and no texts beside these or deeper.
+    """Whether a folder has short texts in class folders, and no texts beside these or deeper.
 
-    A tree of documents is none of that: it has folders in folders, texts beside them, few or long ones.
+    A tree of documents does not qualify: it has nested folders, texts beside them, few or long ones.
     """
     sides = class_sides(folder)
     classes = [kind for above, _ in sides.above for kind in classes_in(above, folders_in)]
