@@ -42,8 +42,7 @@ class Examples(ABC):
 
     @property
     def cut_anew(self) -> bool:
-        """Whether every epoch cuts different rows from the same data, so that a remainder may be dropped in an
-        epoch."""
+        """Whether every epoch cuts different rows from the same data, so that it may drop a remainder."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""All rows of a training in one frame: the files or Python data given, and those that validate and test."""
+"""All rows for training in one frame: the given files or Python data, and those for validation and test."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Paths = Sequence[str | Path]
 
 @dataclass
 class Gathered:
-    """Rows, what they came from, and the side of those whose file says it."""
+    """Rows, their origin, and the split of those assigned by file."""
 
     frame: Frame
     origin: Origin
     fixed: np.ndarray | None = None  # (N,) int8: train, valid, test or FREE
-    column: str | None = None  # that says the side of each row
-    target: tuple[str, ...] | None = None  # what a test file lacks, and is therefore asked for
+    column: str | None = None  # gives the split of each row
+    target: tuple[str, ...] | None = None  # the column that a test file lacks, taken as the target
 
 
 def paths_of(source: Any) -> list[Path] | None:
-    """The paths a source consists of, None where it is data itself."""
+    """The paths of a source, None if it is Python data."""
     if isinstance(source, str | Path):
         return [Path(source)]
     if isinstance(source, list | tuple) and source and all(isinstance(item, Path) for item in source):
@@ -41,9 +41,9 @@ def paths_of(source: Any) -> list[Path] | None:
 
 
 def origin_of(paths: Paths, wanted: str | None) -> str:
-    """What files hold: table, text (running), texts (in class folders), pairs, sentences, pictures, sounds or fasta.
+    """The kind of files: table, text (running), texts (in class folders), pairs, sentences, pictures, sounds or fasta.
 
-    `wanted` is what a task reads where files may be read in several ways, None where it is not known yet.
+    `wanted` is the kind that a task reads, to resolve ambiguity; None if the task is not known yet.
     """
     from anyformer.data.files.path_kinds import kind_of_path
 
@@ -68,7 +68,7 @@ def origin_of(paths: Paths, wanted: str | None) -> str:
 
 
 def parallel(paths: Paths) -> bool:
-    """Whether two files are named alike but for the language, as train.en and train.de, or a folder holds such."""
+    """Whether two file names differ only in the language, such as train.en and train.de, or a folder has such files."""
     from anyformer.data.files.language_names import are_parallel, parallel_sides
     from anyformer.data.files.path_kinds import kind_of_name
 
@@ -84,19 +84,19 @@ def parallel(paths: Paths) -> bool:
 
 
 def class_texts(paths: Paths) -> bool:
-    """Whether paths are folders of texts with one sub-folder a class."""
+    """Whether paths are folders of texts with one sub-folder per class."""
     from anyformer.data.files.text_folders import holds_class_texts
 
     return all(Path(path).is_dir() and holds_class_texts(Path(path)) for path in paths)
 
 
 def bare(path: Path) -> Path:
-    """A path without the suffix of a packed file."""
+    """A path without its compression suffix."""
     return path.with_suffix("") if path.suffix in (".gz", ".xz", ".zst", ".bz2") else path
 
 
 def files_of(paths: Paths, kind: str) -> list[Path]:
-    """The files themselves, those of folders in the order of their names."""
+    """The files themselves, those in folders sorted by name."""
     from anyformer.data.files.path_kinds import kind_of_name
 
     found: list[Path] = []
@@ -107,7 +107,7 @@ def files_of(paths: Paths, kind: str) -> list[Path]:
 
 
 def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
-    """Files of one origin as one frame."""
+    """Read files of one kind as one frame."""
     found = [Path(path) for path in paths]
     if origin == "pictures":
         from anyformer.data.images.decode_all import read_pictures
@@ -147,8 +147,7 @@ def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
 
 
 def gather(source: Any, origin: str, settings: Data, cache: Path, *, whole: bool = False) -> Gathered:
-    """The rows of a source and of the files that validate and test, one behind the other; with `whole` a folder is
-    taken as it is, whatever its files are called."""
+    """The rows of a source, then of its validation and test files; `whole` does not split a folder by file names."""
     paths, sides_ = paths_of(source), None
     if paths is not None and not whole and (sides_ := side_files(paths, origin, settings)) is not None:
         return gather_sides(sides_, origin, settings, cache)
@@ -159,7 +158,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path, *, whole: bool
     else:
         frame, kind = read_all(paths, origin, settings, cache / "train"), origin
     if kind == "pictures" and (settings.split.valid_file or settings.split.test_file):
-        frame = frame.of(["image", "label"])  # files say the split, so that names of folders do not
+        frame = frame.of(["image", "label"])  # the split comes from files, so folder names do not give it
     if kind == "sounds" and (settings.split.valid_file or settings.split.test_file):
         frame = frame.of(["audio", "label"])
     frames, sides = [frame], [np.full(len(frame), FREE, np.int8)]
@@ -182,7 +181,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path, *, whole: bool
 
 
 def side_files(paths: Sequence[Path], origin: str, settings: Data) -> SideFiles | None:
-    """The files of one folder that say by their names what they are for, if they do."""
+    """The files of one folder split by their names, or None."""
     if len(paths) != 1 or not Path(paths[0]).is_dir():
         return None
     files = files_of(paths, KINDS[origin]) if origin in KINDS else []
@@ -190,10 +189,10 @@ def side_files(paths: Sequence[Path], origin: str, settings: Data) -> SideFiles 
 
 
 def gather_sides(found: SideFiles, origin: str, settings: Data, cache: Path) -> Gathered:
-    """The rows of files that say by their names whether they train, validate or test.
+    """Gather the rows of files whose names give their split.
 
-    A file without the target cannot tell how good a model is: it is left out, and what answers it is said. The only
-    column that it lacks is the target, where nobody names one.
+    A file without the target cannot be used for evaluation: it is left out with a note on how to predict it. If no
+    target is named, it is the only column that such a file lacks.
     """
     target = None
     frame = read_all(found.train, origin, settings, cache / "train")
@@ -220,7 +219,7 @@ def gather_sides(found: SideFiles, origin: str, settings: Data, cache: Path) -> 
 
 
 def find_split_column(frame: Frame, settings: Data) -> str | None:
-    """The column that says the split by its name and all of its values, if nothing else does."""
+    """The column that gives the split, by its name and all of its values, unless the split is determined otherwise."""
     from anyformer.data.columns.cells import factorize
 
     split = settings.split
@@ -235,7 +234,7 @@ def find_split_column(frame: Frame, settings: Data) -> str | None:
 
 
 def fit_to_columns(extra: Frame, frame: Frame, option: str) -> Frame:
-    """Another file's rows with the columns of the first; one that is missing is named."""
+    """Another file's rows with the columns of the first; a missing one is reported."""
     if extra.names == frame.names:
         return extra
     if set(extra.names) != set(frame.names) and len(extra.names) == len(frame.names) and no_header(extra, frame):
@@ -255,7 +254,7 @@ def no_header(*frames: Frame) -> bool:
 
 
 def concatenate_frames(frames: Sequence[Frame]) -> Frame:
-    """Frames one behind the other; rows keep their places."""
+    """Frames concatenated; rows keep their locations."""
     if len(frames) == 1:
         return frames[0]
     import pyarrow as pa
@@ -263,7 +262,7 @@ def concatenate_frames(frames: Sequence[Frame]) -> Frame:
     tables = [frame.table for frame in frames]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # no common type: both as text
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # no common type: both as strings
         table = pa.concat_tables([worded_table(table, tables[0].schema) for table in tables])
     numbers, before = [], 0
     for frame in frames:
@@ -284,7 +283,7 @@ def concatenate_frames(frames: Sequence[Frame]) -> Frame:
 
 
 def worded_table(table: Any, schema: Any) -> Any:
-    """A table with every column as text."""
+    """A table with every column as strings."""
     import pyarrow as pa
 
     from anyformer.data.columns.cells import as_words

@@ -1,4 +1,4 @@
-"""Rows as people give them: paths, tables, arrays, lists; and what is done about those that cannot be read."""
+"""Rows for prediction in any form: paths, tables, arrays, lists; and the handling of unreadable ones."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from anyformer.safe_files import scratch_folder
 
 OnBadRows = Literal["error", "skip"]
 ON_BAD_ROWS = ("error", "skip")
-TOLD = 5  # bad rows that are named one by one
+TOLD = 5  # bad rows reported individually
 
 
 def given_rows(source: Any, preprocess: Preprocess, *, with_truth: bool = False) -> list[Any] | Frame:
-    """What was given as paths, as a table, or as a list of rows. A single object by column is one row."""
+    """The given rows as paths, as a table, or as a list. A single object by column is one row."""
     columns = preprocess.columns or ()
     rows = take_rows(source)
     if is_files(rows):
         assert isinstance(rows, list)
         answers = set(preprocess.target.names if preprocess.target else ()) - {column.name for column in columns}
         lone = columns[0] if len(columns) == 1 and not (with_truth and answers) else None
-        # Images and recordings that nobody has labelled yet: files, or a folder of them.
+        # Unlabelled images or audio: files, or a folder of them.
         inside = None if lone is None else lone.files_in(rows)
         return rows if inside is None or lone is None else frame_of({lone.name: inside})
     if isinstance(rows, np.ndarray):
@@ -66,7 +66,7 @@ def take_rows(source: Any) -> Any:
 
 
 def names_path(text: str) -> bool:
-    """Whether a text is the name of something on disk."""
+    """Whether a string is an existing path."""
     try:
         return os.path.exists(text)
     except ValueError:
@@ -88,7 +88,7 @@ def by_row(columns: Mapping[Any, Any]) -> list[Any] | Frame:
 
 
 def is_column(cells: Any) -> bool:
-    """Whether a value holds many cells."""
+    """Whether a value is a column of cells."""
     if type(cells).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow"):
         return True
     return isinstance(cells, Sequence | np.ndarray) and not isinstance(cells, str | bytes)
@@ -98,7 +98,7 @@ def is_column(cells: Any) -> bool:
 
 
 def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, log: Log) -> None:
-    """Refuse the first row that cannot be read, or tell which are skipped."""
+    """Raise the error of the first unreadable row, or log which rows are skipped."""
     if not bad:
         return
     first = next(iter(bad.values()))
@@ -113,7 +113,7 @@ def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, log: Log) -
 
 
 def ranges(rows: Sequence[int]) -> str:
-    """Numbers counted from 1, those that follow each other as one.
+    """Ranges of row numbers counted from 1.
 
     >>> ranges([0, 1, 2, 6])
     '1-3, 7'
@@ -129,7 +129,7 @@ def ranges(rows: Sequence[int]) -> str:
 
 @contextmanager
 def room_for(files: bool) -> Iterator[Path | None]:
-    """A folder for what is read from files, which may be more than memory holds; none for what is in memory already."""
+    """A temporary folder for data read from files, which may exceed memory; None for data already in memory."""
     if not files:
         yield None
         return

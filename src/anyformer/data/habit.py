@@ -1,4 +1,4 @@
-"""How data is usually trained when nobody says. Every value can be set."""
+"""Default training settings by kind of data. Every value can be set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """How one kind of data is usually trained."""
+    """The default training settings for one kind of data."""
 
     epochs: int
     batch_size: int
@@ -17,6 +17,6 @@ class TrainingDefaults:
     weight_decay: float
     gpu_batch_size: int
     gpu_lr: float
-    patience: int | None = None  # passes over the data without a better evaluation
-    layer_lr_decay: float = 1.0  # of each layer below the next
-    settings: Mapping[str, Any] = field(default_factory=dict)  # any others, by their paths below `training`
+    patience: int | None = None  # passes over the data without improvement
+    layer_lr_decay: float = 1.0  # factor of each layer's lr to that of the layer above
+    settings: Mapping[str, Any] = field(default_factory=dict)  # any others, by path below `training`

@@ -1,4 +1,4 @@
-"""Data given in Python, as a frame."""
+"""Python data as a frame."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def frame_of(data: Any) -> Frame:
-    """Data given in Python as a frame: a table of pyarrow or pandas, columns by name, rows, texts or an array."""
+    """Python data as a frame: a pyarrow or pandas table, columns by name, rows, texts or an array."""
     if isinstance(data, Frame):
         return data
     import_pyarrow("rows")

@@ -1,4 +1,4 @@
-"""Several tasks in one training: how often rows of each come, and which; a pure function of the seed and the epoch."""
+"""Multi-task training: the mixing rate and rows of each task; a pure function of the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from anyformer.errors import UserError, did_you_mean
 class MixedRows:
     """The rows of each task, and how many of them an epoch has.
 
-    A task's rows come in permutations one after the other, from which every epoch takes the next: each of its rows
-    comes as often as any other of them, however many an epoch takes.
+    A task's rows are a stream of permutations, from which every epoch takes the next ones: all rows of a task occur
+    equally often, however many an epoch takes.
     """
 
     rows: tuple[np.ndarray, ...]
     counts: tuple[int, ...]
 
     def epoch(self, seed: int, epoch: int) -> np.ndarray:
-        """All rows of one epoch, in the order of their tasks."""
+        """All rows of one epoch, grouped by task."""
         return np.concatenate([self.draw(seed, epoch, task) for task in range(len(self.rows))])
 
     def draw(self, seed: int, epoch: int, task: int) -> np.ndarray:
@@ -37,7 +37,7 @@ class MixedRows:
 
 
 def mix_rows(tasks: Sequence[str], settings: Mixture) -> MixedRows | None:
-    """The rows (N,) of each task mixed as the settings say; None where every row simply comes once."""
+    """The rows (N,) of each task mixed according to the settings; None if every row occurs once."""
     if settings.replace(by_file=False, prefixes=None) == Mixture():
         return None
     rates = mixing_rates(tasks, settings)
@@ -47,7 +47,7 @@ def mix_rows(tasks: Sequence[str], settings: Mixture) -> MixedRows | None:
 
 
 def mixing_rates(tasks: Sequence[str], settings: Mixture) -> dict[str, float]:
-    """The share of each task, in the order of their names.
+    """The mixing rate of each task, sorted by name.
 
     >>> mixing_rates(["a"] * 90 + ["b"] * 10, Mixture(temperature=2.0))
     {'a': 0.75, 'b': 0.25}
@@ -65,7 +65,7 @@ def mixing_rates(tasks: Sequence[str], settings: Mixture) -> dict[str, float]:
 
 
 def share_out(total: int, rates: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers that add up to `total`, in these shares; what is left over goes to the largest remainders.
+    """Integers that add up to `total`, at these rates; the rest goes to the largest remainders.
 
     >>> share_out(10, [0.75, 0.25])
     (8, 2)

@@ -1,7 +1,7 @@
-"""New rows for a trained model: each cell by itself into the kind its column was fitted as, or an error that names it.
+"""New rows for a trained model: each cell is parsed by its column's kind, or gives an error that names it.
 
-The command line, Python, the estimators and the server all read their rows here, so that one row has one answer
-wherever it is asked for. Nothing of a row depends on the rows beside it.
+The command line, Python, the estimators and the server all read their rows here, so that a row has the same prediction
+everywhere. Nothing in a row depends on other rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from anyformer.errors import UserError, did_you_mean
 
 @dataclass
 class NewRows:
-    """Rows in the kinds their columns were fitted as; a bad row has empty cells, and an error that names a column."""
+    """Rows parsed by the kinds of their columns; a bad row has empty cells, and an error that names a column."""
 
     frame: Frame
     bad: dict[int, UserError] = field(default_factory=dict)
 
 
 def list_columns(columns: Iterable[Column], most: int = 8) -> str:
-    """The columns a row has, with what each of them is."""
+    """The columns of a row with their kinds, for messages."""
     said = [f"{column.name} ({column.noun})" for column in columns]
     return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
 
@@ -37,7 +37,7 @@ def list_columns(columns: Iterable[Column], most: int = 8) -> str:
 
 
 def parse_table(frame: Frame, preprocess: Preprocess) -> NewRows:
-    """The rows of a table that has all columns of the model, those to predict too where they are there."""
+    """Parse a table with all input columns of the model, and its target columns if present."""
     import pyarrow as pa
 
     made, bad = {}, dict[int, UserError]()
@@ -46,7 +46,7 @@ def parse_table(frame: Frame, preprocess: Preprocess) -> NewRows:
         if pa.types.is_dictionary(cells.type):
             cells = cells.cast(cells.type.value_type)
         made[column.name], wrong = column.parse_cells(cells, known=preprocess.unknown == "error")
-        bad = wrong | bad  # the first column's error is told
+        bad = wrong | bad  # the first column's error is reported
     refuse_nothing(made, preprocess, bad)
     targets = preprocess.target.names if preprocess.target else ()
     made |= {name: frame.column(name) for name in targets if name in frame.names and name not in made}
@@ -54,9 +54,9 @@ def parse_table(frame: Frame, preprocess: Preprocess) -> NewRows:
 
 
 def parse_rows(rows: Sequence[Any], preprocess: Preprocess, *, extra: bool = True) -> NewRows:
-    """Rows as Python and JSON have them: objects by column, lists in the order of the columns, or one cell alone.
+    """Parse rows in Python or JSON: objects by column, lists in the order of the columns, or single cells.
 
-    `extra` allows entries that the model does not know.
+    `extra` allows fields unknown to the model.
     """
     import pyarrow as pa
 
@@ -79,7 +79,7 @@ def parse_rows(rows: Sequence[Any], preprocess: Preprocess, *, extra: bool = Tru
 
 
 def named_cells(row: Any, preprocess: Preprocess, *, extra: bool = True) -> Mapping[str, Any]:
-    """The cells of one row by column; a model of one column takes its cell bare too."""
+    """The cells of one row by column; a model with one column also takes a bare cell."""
     columns = {column.name: column for column in preprocess.columns or ()}
     lone = next(iter(columns)) if len(columns) == 1 else None
     if isinstance(row, list | tuple | np.ndarray) and lone is None and len(row) == len(columns):
@@ -90,7 +90,7 @@ def named_cells(row: Any, preprocess: Preprocess, *, extra: bool = True) -> Mapp
         row = {lone: row}
     answers = preprocess.target.names if preprocess.target else ()
     for name in row if not extra else ():
-        # The column that is predicted may stand in a row as it does in a file; it is not looked at.
+        # The target column may be in a row as in a file; it is ignored.
         if name not in columns and name not in answers:
             raise UserError(f"unknown column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], columns))
     lost = [name for name in columns if name not in row]
@@ -103,7 +103,7 @@ def named_cells(row: Any, preprocess: Preprocess, *, extra: bool = True) -> Mapp
 
 
 def refuse_nothing(made: Mapping[str, Any], preprocess: Preprocess, bad: dict[int, UserError]) -> None:
-    """Where a row is one image or recording, say, nothing is left to look at without it."""
+    """Reject an empty row of a model whose only input is required, such as an image or audio file."""
     columns = preprocess.columns or ()
     if len(columns) != 1 or not columns[0].needed:
         return
@@ -113,7 +113,7 @@ def refuse_nothing(made: Mapping[str, Any], preprocess: Preprocess, bad: dict[in
 
 
 def with_place(error: UserError, frame: Frame, row: int) -> UserError:
-    """The error of a row with the place of the row: `rows[3].size`, or `cars.csv row 7, size` of a file."""
+    """The error of a row with its location: `rows[3].size`, or `cars.csv row 7, size` in a file."""
     if frame.sources and frame.sources[0].path:
         where = frame.place(row) + (f", {error.where}" if error.where else "")
         return UserError(error.what, where=where, fix=error.fix)

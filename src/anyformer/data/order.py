@@ -1,4 +1,4 @@
-"""The order of training rows as a pure function of the seed and the step. There is no iterator, so none is restored."""
+"""The order of training rows as a pure function of the seed and the step, so that resuming needs no iterator state."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.mixing import MixedRows
 
-POOL = 50  # batches whose rows are sorted by length together; more saves padding, fewer shuffles better
+POOL = 50  # batches sorted by length together; more saves padding, fewer shuffles better
 
-Stages = tuple[tuple[int, int], ...]  # from which step on how many rows make a step
+Stages = tuple[tuple[int, int], ...]  # first step and rows per step, of each stage
 
 
 @dataclass(frozen=True)
 class BatchStage:
-    """Steps of one size: the first of them, their rows, and the row of which epoch they begin with."""
+    """Steps of equal size: the first step, its number of rows, and the epoch and row it begins with."""
 
     first: int
     batch: int
@@ -26,13 +26,13 @@ class BatchStage:
 
 @dataclass
 class Order:
-    """Which rows make which step. Every epoch is a new permutation; each row comes once in it.
+    """The rows of each step. Every epoch is a new permutation, in which each row occurs once.
 
-    Rows of like length share a batch where the data knows lengths. The last batch of an epoch holds what is left,
-    unless the data cuts every epoch anew, as windows of a text do, or a small batch would harm (see
-    `Objective.min_batch_size`): then it is left out. Where the batch size follows a schedule, `sizes` says so, and
-    `batch` is the largest; a larger batch continues with the row at which the smaller ones ended. Where rows of several
-    tasks are `mixed`, an epoch is as long, but some rows come more often than others.
+    Rows of similar length share a batch if lengths are known. The last batch of an epoch has the remaining rows, unless
+    the data is cut differently in every epoch, like windows of a text, or a small batch would harm (see
+    `Objective.min_batch_size`): then it is dropped. With a batch size schedule, `sizes` has its stages, and `batch` is
+    the largest size; a larger batch continues at the row at which the smaller ones ended. If rows of several tasks are
+    `mixed`, an epoch is as long, but some rows occur more often than others.
     """
 
     count: int
@@ -42,7 +42,7 @@ class Order:
     keep_rest: bool = True
     sizes: Stages = ()
     mixed: MixedRows | None = None
-    held: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the epoch in use; made again at will
+    held: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # cache of the current epoch
 
     def __post_init__(self) -> None:
         self.stages = [BatchStage(0, self.batch)]
@@ -54,22 +54,22 @@ class Order:
 
     @classmethod
     def of(cls, examples: Examples, batch: int, seed: int, *, whole_batches: bool = False, sizes: Stages = ()) -> Order:
-        """The order of some examples; with `whole_batches` the rest of an epoch is left out."""
+        """The order of some examples; with `whole_batches` the last incomplete batch of an epoch is dropped."""
         keep_rest = not (examples.cut_anew or whole_batches)
         return cls(len(examples), min(batch, len(examples)), seed, examples.lengths, keep_rest, sizes, examples.mixed)
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch, with the full batch."""
+        """Steps per epoch, with the full batch."""
         return self.steps_over(self.count, self.batch)
 
     def steps_over(self, rows: int, batch: int) -> int:
-        """Steps that the last `rows` rows of an epoch make."""
+        """Number of steps in the last `rows` rows of an epoch."""
         whole, rest = divmod(rows, batch)
         return whole + (1 if rest and self.keep_rest else 0)
 
     def stage(self, step: int) -> BatchStage:
-        """The stage that a step belongs to."""
+        """The stage of a step."""
         return next(stage for stage in reversed(self.stages) if stage.first <= step)
 
     def locate(self, step: int) -> tuple[int, int]:
@@ -82,14 +82,14 @@ class Order:
         return stage.epoch + 1 + further, inside * stage.batch
 
     def passes(self, since: int, until: int) -> float:
-        """How many times the data is passed over from one step to another."""
+        """The number of passes over the data between two steps."""
         if not self.sizes:
             return (until - since) / self.steps
         (early, first), (late, last) = self.locate(since), self.locate(until)
         return late - early + (last - first) / self.count
 
     def at(self, step: int) -> tuple[np.ndarray, Draw]:
-        """The rows of a step, and where their randomness comes from."""
+        """The rows of a step, and their source of randomness."""
         epoch, row = self.locate(step)
         if epoch not in self.held:
             self.held = {epoch: self.epoch(epoch)}
@@ -108,6 +108,6 @@ class Order:
         ]
         whole = self.count // self.batch * self.batch
         joined = np.concatenate(near)
-        # Whole batches change places; the rest of the epoch stays last.
+        # Complete batches are shuffled; an incomplete one stays last.
         batches = joined[:whole].reshape(-1, self.batch)[generator.permutation(whole // self.batch)]
         return np.concatenate([batches.reshape(-1), joined[whole:]])

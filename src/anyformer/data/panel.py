@@ -1,4 +1,4 @@
-"""Panel: how a table of several series, a row for each moment of each, becomes one of a column for each."""
+"""Panel: how a table of several series, one row per series and time step, is pivoted to one column per series."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Panel(Spec):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every column: all series of the first measure, then those of the next."""
+        """All columns: every series of the first measure, then those of the next."""
         return tuple(column for name in self.measured for column in self.columns_of(name))
 
     def columns_of(self, measure: str) -> list[str]:
-        """The columns of one measure, one for each series."""
+        """The columns of one measure, one per series."""
         return [f"{measure} {', '.join(words)}" for words in self.series]

@@ -1,4 +1,4 @@
-"""From gathered rows to sealed arrays: decide, leave out, split, fit on training rows, encode; all of it said."""
+"""From gathered rows to sealed arrays: decide, leave out, split, fit on training rows, encode; everything is logged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from anyformer.log import Log
 
 
 def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, notes: list[str], log: Log) -> Prepared:
-    """Rows about which everything was decided, ready to train on; `log` adds each line to `notes` as well."""
+    """Prepare rows after the decision for training; `log` also appends each line to `notes`."""
     settings, seed, given = request.settings, request.seed, request.given
     for line in lines(decision, gathered.frame):
         log(line)
@@ -98,7 +98,7 @@ def prepare_rows(gathered: Gathered, decision: Decision, request: DataRequest, n
 
 
 class RowPreparation:
-    """The rows on their way: those left out are counted by reason, with the place of the first."""
+    """Rows during preparation: those left out are counted by reason, with the location of the first."""
 
     def __init__(self, gathered: Gathered, decision: Decision, settings: Data, arrays: Arrays) -> None:
         self.decision, self.settings, self.arrays = decision, settings, arrays
@@ -111,10 +111,10 @@ class RowPreparation:
         self.parsed = Parsed(frame, arrays.folder / "read")
         self.kept = np.arange(len(frame))
         self.keep(rows)
-        self.kept = np.arange(len(rows))  # counted from here on: files are decoded of these rows
+        self.kept = np.arange(len(rows))  # counted from here on: the files of these rows are decoded
 
     def keep(self, rows: np.ndarray) -> None:
-        """Keep these rows alone."""
+        """Keep only these rows."""
         if len(rows) < len(self.frame):
             self.frame = self.frame.take(rows)
             self.fixed = None if self.fixed is None else self.fixed[rows]
@@ -122,7 +122,7 @@ class RowPreparation:
             self.parsed = Parsed(self.frame, self.parsed.folder)
 
     def decode(self, given: StartModelConstraints, log: Log) -> Decoded | None:
-        """Decode the files that a column names, if one does; rows whose file cannot be read are left out."""
+        """Decode the files that a column names, if any; rows whose file is unreadable are left out."""
         inputs = self.decision.inputs
         files = [(column.name, kind) for column in inputs if issubclass(kind := column.column, FileColumn)]
         if not files:
@@ -138,7 +138,7 @@ class RowPreparation:
         found = kind.decode(
             self.frame, name, self.settings, self.arrays, given=given, log=lambda line: log(f"{kind.kind:<9}{line}")
         )
-        # Where a row is more than its file, one without it is still a row.
+        # With further inputs, a row without its file is still usable.
         lost = found.broken if len(inputs) > 1 else ~found.there
         if lost.any():
             self.skipped[kind.unreadable] = int(lost.sum())
@@ -147,8 +147,8 @@ class RowPreparation:
         return found
 
     def known_labels(self, sides: Sides, preprocess: Preprocess) -> tuple[Sides, Encoded | None, list[str]]:
-        """Leave out rows whose label training does not have, or refuse them; gives those labels. Test rows stay where
-        they can count as wrong: without them a model that lacks classes would look better than it is."""
+        """Leave out rows whose label is not in training, or reject them; returns those labels. Test rows stay if they
+        can count as errors: without them a model that lacks classes would look better than it is."""
         targets = encode_target(self.frame, preprocess)
         if targets is None or UNSEEN not in targets.unusable or not targets.unusable[UNSEEN].any():
             return sides, targets, []
@@ -176,7 +176,7 @@ class RowPreparation:
 
 
 def given_preprocess(given: StartModelConstraints, decision: Decision) -> Preprocess | None:
-    """What a teacher's training rows have fitted, where it reads the columns of these rows; None without a teacher."""
+    """The preprocessing of a teacher, if it reads the columns of these rows; None without a teacher."""
     found = given.preprocess
     if found is None:
         return None
@@ -194,19 +194,19 @@ def given_preprocess(given: StartModelConstraints, decision: Decision) -> Prepro
 def settle_text(
     preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: StartModelConstraints
 ) -> Preprocess:
-    """The preprocessing with what the tokenizer and the model to start from say about text."""
+    """The preprocessing with the text settings of the tokenizer and the pretrained model."""
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
     start = given.start_for(tokenizer) if preprocess.writes_text else None
-    one_answer = isinstance(preprocess.target, Classes | Values)  # about both texts, which a network may compare
+    one_answer = isinstance(preprocess.target, Classes | Values)  # a target of both texts, which a network may compare
     asked = given.segments if one_answer else None
     segments = preprocess.pair and (has_segments(tokenizer) if asked is None else asked)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 
 
 def label_counts(preprocess: Preprocess) -> dict[str, int] | None:
-    """Training rows (or words) of each label."""
+    """The number of training rows (or words) with each label."""
     target = preprocess.target
     if target is None or (names := target.label_names()) is None:
         return None
@@ -224,9 +224,9 @@ def examples_for(
     *,
     images: ImageSteps | None = None,
 ) -> tuple[RowExamples, ColumnCounts]:
-    """New rows as examples, all of them, in their order; targets that are missing or new do not count.
+    """All new rows as examples, in order; missing or unknown targets are ignored.
 
-    The arrays are in the folder `cache`, or in memory where there is none.
+    The arrays are in the folder `cache`, or in memory if it is None.
     """
     needed, _ = fitting(frame, preprocess)
     arrays = MemoryArrays() if cache is None else Arrays.new(cache)
@@ -249,9 +249,9 @@ def encode(
     parsed: Parsed | None = None,
     images: ImageSteps | None = None,
 ) -> tuple[Preprocess, ColumnCounts]:
-    """Write the inputs of every row; `train` are the rows that may still decide the length of text, None for new rows.
+    """Encode the inputs of every row; `train` are the rows that the text length is fitted on, None for new rows.
 
-    Gives the preprocessing with the length filled in, and what was cut, unknown and missing.
+    Returns the preprocessing with the length, and counts of truncated, unknown and missing cells.
     """
     counts = ColumnCounts(len(frame))
     work = Encoding(frame, arrays, counts, parsed or Parsed(frame), tokenizer, images, train)
@@ -263,7 +263,7 @@ def encode(
 
 
 def encode_target(frame: Frame, preprocess: Preprocess) -> Encoded | None:
-    """The targets of the rows, None where the frame has not all of their columns."""
+    """The targets of the rows, None if the frame lacks any of their columns."""
     target = preprocess.target
     if target is None or not set(target.names) <= set(frame.names):
         return None
@@ -274,7 +274,7 @@ EMPTY, NO_TEXT = "every input is missing", "the text is empty"
 
 
 def usable(frame: Frame, decision: Decision, *, bad: str) -> tuple[np.ndarray, dict[str, int], dict[str, str]]:
-    """The rows that can be used, how many cannot by reason, and the first of each; `bad` "error" refuses it."""
+    """The usable rows, the numbers of others by reason, and the first of each; `bad` "error" rejects it."""
     kept = np.ones(len(frame), bool)
     skipped: dict[str, int] = {}
     places: dict[str, str] = {}
@@ -297,12 +297,12 @@ def usable(frame: Frame, decision: Decision, *, bad: str) -> tuple[np.ndarray, d
 
 
 def row_error(frame: Frame, row: int, reason: str) -> UserError:
-    """The error for a row that cannot be used."""
+    """The error for an unusable row."""
     return UserError(reason, where=frame.place(row), fix="repair the row, or leave such rows out with data.bad=skip")
 
 
 def problems(frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-    """Reasons not to use a row, each with a mask over the rows."""
+    """Reasons for which rows are unusable, each with a mask over the rows."""
     found = decision.task.target_problems(frame, decision)
     names = [column.name for column in decision.inputs]
     texts = all(column.column.is_text for column in decision.inputs)

@@ -1,4 +1,4 @@
-"""DataRequest: what is to be made ready for training. Prepared: the same after everything has been decided."""
+"""DataRequest: what to prepare for training. Prepared: the result, after all decisions."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ if TYPE_CHECKING:
 
 @dataclass
 class StartModelConstraints:
-    """What a model to start from brings along; data must then fit it rather than the other way round."""
+    """Constraints of a pretrained model, which the data must fit rather than the other way round."""
 
     tokenizer: Tokenizer | None = None
-    reads_words: bool = False  # whether it has a table of tokens, which mean nothing without its own tokenizer
+    reads_words: bool = False  # whether it has a token embedding, which is meaningless without its own tokenizer
     images: ImageSteps | None = None
     labels: list[str] | None = None
-    length: int | None = None  # tokens it can place at most
-    segments: bool | None = None  # whether it tells two texts apart by token types; None: as its tokenizer says
-    start: int | None = None  # the token its decoder begins with
-    columns: tuple[Column, ...] = ()  # that it was trained on, as they were fitted
-    network: Network | None = None  # the one to be trained, where it was named
-    slow: bool = False  # whether it learns from nothing on a CPU, where large images would leave a few steps
-    preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
+    length: int | None = None  # maximum number of positions
+    segments: bool | None = None  # whether it separates two texts by token types; None: as its tokenizer does
+    start: int | None = None  # the decoder's start token
+    columns: tuple[Column, ...] = ()  # its fitted columns
+    network: Network | None = None  # the network to be trained, if named
+    slow: bool = False  # trained from scratch on a CPU, where large images would leave time for few steps
+    preprocess: Preprocess | None = None  # of a teacher, which must read the same rows: nothing is fitted again
 
     @property
     def chooses_inputs(self) -> bool:
-        """Whether a network or its columns are there already, which say what is read."""
+        """Whether a network or its columns are given, which determine the inputs."""
         return bool(self.columns) or not (self.network is None and self.tokenizer is None and self.preprocess is None)
 
     def check_tokenizer(self, folder: str | None) -> None:
-        """Refuse to train a tokenizer for a table of words that another one belongs to; `folder` holds one."""
+        """Reject training a new tokenizer for a pretrained token embedding; `folder` has one."""
         if self.reads_words and self.tokenizer is None and folder is None:
             raise UserError("the folder has no tokenizer, and its table of tokens means nothing without it",
                             where="--from", fix="add --set data.tokenizer.folder=FOLDER with its own")  # fmt: skip
 
     def start_for(self, tokenizer: Tokenizer) -> int:
-        """What a text that is written begins with."""
+        """The decoder's start token."""
         known = (self.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
         return next((token for token in known if token is not None), 0)
 
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What is to be made ready for training, and how: what `Task.prepare` is given."""
+    """What to prepare for training, and how: the argument of `Task.prepare`."""
 
     source: Any  # files (paths) or Python data
     settings: Data
-    cache: Path  # the folder that the examples are written into
+    cache: Path  # the folder for the prepared examples
     seed: int = 0
     given: StartModelConstraints = field(default_factory=StartModelConstraints)
     log: Log = silence
-    why: str = ""  # how the task was recognised, where nobody named one
+    why: str = ""  # how the task was recognised, if none was named
 
 
 @dataclass
 class Prepared:
-    """What `prepare` gives. `facts["sizes"]` is what a network must be built for: vocab, classes, numbers, ..."""
+    """The result of `prepare`. `facts["sizes"]` is what a network must be built for: vocab, classes, numbers, ..."""
 
     task: str
     train: Examples
@@ -76,6 +76,6 @@ class Prepared:
     preprocess: Preprocess
     tokenizer: Tokenizer | None = None
     images: ImageSteps | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # goes to data.json: sources, split, columns, counts
-    notes: list[str] = field(default_factory=list)  # what was printed
-    settings: Data | None = None  # with everything decided that was left open, where something was
+    facts: dict[str, Any] = field(default_factory=dict)  # saved in data.json: sources, split, columns, counts
+    notes: list[str] = field(default_factory=list)  # the printed lines
+    settings: Data | None = None  # with open settings resolved, if any

@@ -1,4 +1,4 @@
-"""Preprocess: everything that was fitted on the training rows, saved beside the weights as preprocess.json."""
+"""Preprocess: everything fitted to the training rows, saved with the weights as preprocess.json."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Preprocess(Spec):
 
     @property
     def answer_names(self) -> tuple[str, ...]:
-        """The names of the classes or tags, or of the numbers that are predicted."""
+        """The names of the classes or tags, or of the predicted numbers."""
         return self.labels or (self.target.names if isinstance(self.target, Values) else ())
 
     @property
@@ -62,12 +62,12 @@ class Preprocess(Spec):
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The inputs of the network that the columns make; none where the target says what a row is."""
+        """The network's inputs from the columns; none if the target defines the row's part."""
         return () if self.target is not None and self.target.part else modalities(self.columns or ())
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What a row consists of, by name: text, table, image, audio, in this order; or a series."""
+        """The parts of a row by name: text, table, image, audio, in this order; or a series."""
         if self.target is not None and self.target.part:
             return (self.target.part,)
         return tuple(modality.name for modality in self.modalities)
@@ -79,7 +79,7 @@ class Preprocess(Spec):
 
     @property
     def writes_text(self) -> bool:
-        """Whether the answer is text."""
+        """Whether predictions are generated text."""
         return self.target is not None and self.target.writes_text
 
     @property
@@ -88,7 +88,7 @@ class Preprocess(Spec):
         return not self.writes_text and len(self.texts) == len(self.columns or ()) == 2
 
     def with_column(self, column: Column) -> Preprocess:
-        """The preprocessing with one column in the place of that of its name."""
+        """The preprocessing with the column of this name replaced."""
         return self.replace(columns=tuple(column if column.name == c.name else c for c in self.columns or ()))
 
     @classmethod
@@ -104,7 +104,7 @@ def fit_preprocess(
     frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, *, seed: int,
     labels: list[str] | None = None, parsed: Parsed | None = None,
 ) -> Preprocess:  # fmt: skip
-    """Columns and target as the training `rows` of the frame have them; no other row is looked at."""
+    """Fit columns and target to the training `rows` of the frame; no other row is used."""
     parsed = parsed or Parsed(frame)
     columns: list[Column] = []
     for column in decision.inputs:
@@ -118,7 +118,7 @@ def fit_preprocess(
 
 
 def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
-    """The frame's columns that the preprocessing needs, by name; others are ignored and named."""
+    """The frame's columns needed by the preprocessing, by name; others are ignored, with a note."""
     needed = [column.name for column in preprocess.columns or ()]
     wanted = [*needed, *(preprocess.target.names if preprocess.target else ())]
     lost = [name for name in needed if name not in frame.names]
@@ -137,7 +137,7 @@ def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
 
 
 def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
-    """What a network must be built for."""
+    """The data sizes that a network must be built for."""
     found: dict[str, Any] = {"parts": list(preprocess.parts)}
     if tokenizer is not None:
         found |= {"vocab": tokenizer.size, "length": preprocess.length, "pad": tokenizer.pad}

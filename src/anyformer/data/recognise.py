@@ -1,4 +1,4 @@
-"""Tasks that data shows by itself: annotated images for detection, rows at equal steps of time for a forecast."""
+"""Detection of tasks from data: annotated images for detection, rows at equal time steps for a forecast."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anyformer.data.files.annotated import find_annotated
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data, SeriesSettings
 
-FEWEST = 32  # rows of a series
+FEWEST = 32  # rows needed for a series
 
 
 def shows_objects(paths: Sequence[Path] | None, settings: Data) -> str:
-    """Why files are annotated images, where they are; no target can be named for those."""
+    """Why files are annotated images, or ""; no target can be named for those."""
     if paths is None or len(paths) != 1 or settings.target or settings.inputs:
         return ""
     found = find_annotated(paths[0])
@@ -25,8 +25,8 @@ def shows_objects(paths: Sequence[Path] | None, settings: Data) -> str:
 
 
 def shows_series(frame: Frame, settings: Data) -> str:
-    """Why a table is a series to forecast, where it is: equal steps of time, numbers beside it, and nothing that the
-    target could be predicted from but the time, or settings of a series."""
+    """Why a table is a series to forecast, or "": equal time steps with numbers, and no other columns to predict the
+    target from, or settings of a series."""
     split = settings.split
     if settings.inputs or split.group or split.column or len(frame) < FEWEST:
         return ""
@@ -49,7 +49,7 @@ def shows_series(frame: Frame, settings: Data) -> str:
 
 
 def panel_reason(panel: FoundPanel, frame: Frame, settings: Data) -> str:
-    """Why a table of several series is to be forecast, where no column of words says more than the series do."""
+    """Why a table of several series is to be forecast, if no other column of words is informative."""
     wanted = settings.target or [name for name in panel.measured if name.lower() in TARGET_NAMES]
     if panel.odd or not panel.measured or (settings.target and settings.series == SeriesSettings()):
         return ""
@@ -63,7 +63,7 @@ def panel_reason(panel: FoundPanel, frame: Frame, settings: Data) -> str:
 
 
 def reason_to_forecast(wanted: set[str], channels: list[str], settings: Data) -> str:
-    """Why the next steps are asked for rather than what the channels say of a target; "" where they are not."""
+    """Why the next steps are to be forecast rather than a target predicted from the channels; "" if not."""
     if not wanted:
         return "no target is named"
     if settings.series != SeriesSettings():

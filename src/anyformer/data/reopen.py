@@ -1,4 +1,4 @@
-"""What was prepared, opened again from its folder: rows, or running text."""
+"""Reopening prepared data from its folder: rows, or running text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIDES = ("train", "valid", "test")
 
 
 def keep(prepared: Prepared, folder: Path) -> None:
-    """Write down what the arrays of a text do not say themselves, beside them."""
+    """Save what the arrays of a text lack, beside them."""
     if not isinstance(prepared.train, Windows):
         return
     sides = {name: list(side.names) for name in SIDES if isinstance(side := getattr(prepared, name), Windows)}
@@ -37,18 +37,18 @@ def keep(prepared: Prepared, folder: Path) -> None:
 
 
 def reopen(folder: Path) -> Prepared | None:
-    """Everything prepared in a folder, to the same bits; None where it is missing or damaged."""
+    """Everything prepared in a folder, bit for bit; None if it is missing or damaged."""
     return open_text(folder) if (folder / TEXT_FILE).is_file() else open_prepared(folder)
 
 
 def open_prepared(cache: Path) -> Prepared | None:
-    """The rows that were prepared in a folder; None where they are not there, damaged or of another kind."""
+    """The rows prepared in a folder; None if they are missing, damaged or of another kind."""
     arrays = Arrays.of(cache)
     return None if arrays is None else read_prepared(arrays)
 
 
 def open_text(folder: Path) -> Prepared | None:
-    """The windows of a packed text."""
+    """The windows of a tokenized text."""
     arrays = Arrays.of(folder)
     try:
         kept: dict[str, Any] = json.loads((folder / TEXT_FILE).read_text(encoding="utf-8"))

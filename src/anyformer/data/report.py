@@ -1,4 +1,4 @@
-"""What was found and decided, in lines for people: a word that says what about, then the facts."""
+"""Log lines on what was found and decided: a word for the subject, then the facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyformer.log import Log
 
 
 def log_files(frame: Frame, log: Log) -> None:
-    """Every file with its rows and how it was read."""
+    """Log every file with its rows and how it was read."""
     for source in frame.sources[:20]:
         how = f" ({', '.join(source.notes)})" if source.notes else ""
         rows = some(source.rows, source.unit) if source.rows else "the other side of each line"
@@ -27,7 +27,7 @@ def log_files(frame: Frame, log: Log) -> None:
 
 
 def log_target(preprocess: Preprocess, decision: Decision, trained: int, log: Log) -> None:
-    """What is predicted, and what is worth knowing of it."""
+    """Log the target, with notes on it."""
     target = preprocess.target
     assert target is not None
     names = target.names
@@ -38,7 +38,7 @@ def log_target(preprocess: Preprocess, decision: Decision, trained: int, log: Lo
 
 
 def log_split(sides: Sides, preprocess: Preprocess, settings: Split, log: Log) -> None:
-    """Rows of each side, how they were chosen, and how many are there twice."""
+    """Log the rows of each split, how they were chosen, and the number of duplicates."""
     counts = [int((sides.side == number).sum()) for number in range(len(SIDES))]
     total = max(1, sum(counts))
     how = "drawn at random"
@@ -64,7 +64,7 @@ def log_split(sides: Sides, preprocess: Preprocess, settings: Split, log: Log) -
 
 
 def log_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str], log: Log) -> None:
-    """What was cut, missing and unknown."""
+    """Log what was truncated, missing and unknown."""
     if counts.cut:
         share = counts.cut / max(1, counts.rows)
         log(f"cut      {share:.1%} of rows cut at {preprocess.length} tokens ({counts.cut:,})")
@@ -84,14 +84,14 @@ def log_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str], 
 
 
 def log_wrong(rows: int, labels: list[str], log: Log) -> None:
-    """Test rows whose label no model trained here can give."""
+    """Log test rows whose label is unknown to training."""
     shown = ", ".join(repr(label[:40]) for label in labels[:6]) + (" ..." if len(labels) > 6 else "")
     said = f"{rows:,} test rows have labels" if rows > 1 else "1 test row has a label"
     log(f"note     {said} that no training row has, and every answer there counts as wrong: {shown}")
 
 
 def log_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], log: Log) -> None:
-    """Used and skipped rows, which add up."""
+    """Log used and skipped rows, which add up to the total."""
     left = sum(skipped.values())
     log(f"rows     {total:,} = {used:,} used + {left:,} skipped" if left else f"rows     {total:,}, all used")
     for reason, count in skipped.items():

@@ -195,11 +195,11 @@ class Mixture(Spec):
 
     @property
     def names_files(self) -> bool:
-        """Whether the file of a row says its task."""
+        """Whether the task of a row follows from its file."""
         return self.by_file or bool(self.prefixes)
 
     def task_of_file(self) -> dict[str, str]:
-        """File to task, as asked for by `prefixes`."""
+        """File to task, from `prefixes`."""
         found: dict[str, str] = {}
         for word in self.prefixes or ():
             name, _, found[name] = word.partition("=")
@@ -209,7 +209,7 @@ class Mixture(Spec):
         return found
 
     def weight_of_task(self) -> dict[str, float]:
-        """Task to factor, as asked for by `weights`."""
+        """Task to weight, from `weights`."""
         found: dict[str, float] = {}
         for word in self.weights or ():
             name, _, factor = word.rpartition("=")
@@ -281,7 +281,7 @@ class Data(Spec):
         self.kinds()
 
     def kinds(self) -> dict[str, str]:
-        """Column name to kind, as asked for by `types`."""
+        """Column name to kind, from `types`."""
         if not self.types:
             return {}
         from anyformer.data.columns.kinds import kind_names

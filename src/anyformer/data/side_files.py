@@ -1,4 +1,4 @@
-"""Folders whose files are the sides of a split by their names: train.csv, valid.csv and test.csv."""
+"""Folders with one file per split: train.csv, valid.csv and test.csv."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from anyformer.data.files.language_names import languages, parallel_sides
 from anyformer.data.files.side_folders import side_of_name
 from anyformer.data.settings import Data
 
-KINDS = {"table": "table", "sentences": "conll"}  # what files hold, and what they are called by their names
+KINDS = {"table": "table", "sentences": "conll"}  # kind of files, and the kind of their names
 
 
 @dataclass(frozen=True)
 class SideFiles:
-    """The files that train, and those of the other sides; nothing of these where no name says a side."""
+    """The training files, and those of the other splits; the latter are empty if no name gives a split."""
 
     train: list[Path]
     valid: list[Path]
@@ -24,9 +24,9 @@ class SideFiles:
 
 
 def find_side_files(paths: Sequence[Path], origin: str, settings: Data, files: Sequence[Path]) -> SideFiles | None:
-    """The sides of one folder, of whose `files` each says one by its name; None where nothing is said by names.
+    """The splits of one folder with these `files`, by their names; None if names give no split.
 
-    What else says the split goes before: files given, a column, groups or time.
+    Other settings of the split take precedence: files, a column, groups or time.
     """
     split = settings.split
     given = split.valid_file or split.test_file or split.column or split.group or split.time
@@ -52,7 +52,7 @@ def find_side_files(paths: Sequence[Path], origin: str, settings: Data, files: S
 
 
 def side_of_file(path: Path) -> str:
-    """The side that a file's name says, or the folder that it is in.
+    """The split given by a file's name, or by its folder's.
 
     >>> side_of_file(Path("train.csv")), side_of_file(Path("en-ud-dev.conllu")), side_of_file(Path("test/part-1.csv"))
     ('train', 'valid', 'test')

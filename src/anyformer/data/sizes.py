@@ -1,4 +1,4 @@
-"""What the data dictates about a network that is to read it."""
+"""The sizes of the data that a network depends on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass
 class Sizes:
-    """What a network must be built for; see `data.preprocess.sizes`."""
+    """The data sizes that a network must be built for; see `data.preprocess.sizes`."""
 
     parts: list[str]
-    rows: int | None = None  # to train on; defaults go by it, no network depends on it
+    rows: int | None = None  # training rows; defaults depend on it, networks do not
     vocab: int = 0
     length: int | None = None
     pad: int | None = None
@@ -27,10 +27,10 @@ class Sizes:
     classes: int = 0
     outputs: int = 0
     multi: bool = False
-    spans: bool = False  # whether tags mark spans, as B-PER and I-PER do
+    spans: bool = False  # whether tags mark spans, such as B-PER and I-PER
     start: int | None = None
     objects: int = 0
-    more: dict[str, Any] = field(default_factory=dict)  # what modalities from outside the library say
+    more: dict[str, Any] = field(default_factory=dict)  # sizes of custom modalities
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Sizes:

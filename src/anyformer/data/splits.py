@@ -1,4 +1,4 @@
-"""Which rows train, which validate and which test: a pure function of the rows' contents and the seed."""
+"""Splitting into training, validation and test rows: a pure function of the rows' contents and the seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyformer.errors import UserError, did_you_mean
 
 TRAIN, VALID, TEST = 0, 1, 2
 SIDES = ("train", "valid", "test")
-FREE = -1  # a row whose side is still to be drawn
+FREE = -1  # a row whose split is still to be drawn
 SPELLED = {
     "train": TRAIN, "training": TRAIN, "tr": TRAIN, "trn": TRAIN, "fit": TRAIN,
     "valid": VALID, "validation": VALID, "val": VALID, "dev": VALID, "development": VALID, "eval": VALID,
@@ -30,17 +30,17 @@ ENOUGH = 4  # rows from which on at least one is held out
 
 @dataclass
 class Sides:
-    """The side of every row, and what is worth saying about it."""
+    """The split of every row, with notes on it."""
 
     side: np.ndarray  # (N,) int8
-    duplicates: int = 0  # rows whose inputs another row has too
+    duplicates: int = 0  # rows whose inputs equal those of another row
     notes: list[str] = field(default_factory=list)
-    stratified: bool = False  # whether each class has its share on every side
-    by_file: str = ""  # which sides the files say, where they say any
-    draws_valid: bool = False  # whether a split that is given lacks rows to validate
+    stratified: bool = False  # whether each split has the same class frequencies
+    by_file: str = ""  # which splits are given by files, if any
+    draws_valid: bool = False  # whether a given split lacks validation rows
 
     def rows(self, side: int) -> np.ndarray:
-        """The rows of one side, in the order of the file."""
+        """The rows of one split, in the order of the file."""
         return np.flatnonzero(self.side == side)
 
 
@@ -54,7 +54,7 @@ def split(
     same: np.ndarray | None = None,
     parsed: Parsed | None = None,
 ) -> Sides:
-    """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal files equally."""
+    """Split the rows. `fixed` has the split of rows assigned by file; `same` is equal for rows with equal files."""
     same = equal_rows(frame, decision.inputs, parsed or Parsed(frame), same)
     found = Sides(np.full(len(frame), TRAIN, np.int8), int(len(same) - 1 - same.max(initial=-1)))
     side = np.full(len(frame), FREE, np.int8) if fixed is None else fixed.copy()
@@ -63,7 +63,7 @@ def split(
         free = side == FREE
         side[free] = read_sides(frame, settings.column)[free]
     open_rows = np.flatnonzero((side == FREE) | (side == TRAIN)) if given else np.arange(len(frame))
-    # Sides that were given stay as they are; validation alone is drawn where there is none, since training needs it.
+    # Given splits are kept; only a missing validation split is drawn, since training needs one.
     shares = (settings.valid, settings.test)
     if given:
         shares = (0.0 if (side == VALID).any() else settings.valid, 0.0)
@@ -97,7 +97,7 @@ def split(
 
 
 def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.ndarray | None = None) -> np.ndarray:
-    """Numbers (N,), equal for rows whose input cells are all equal, and whose `known` numbers (of files) are."""
+    """Numbers (N,), equal for rows with equal input cells and equal `known` numbers (of files)."""
     mark = np.zeros(len(frame), np.uint64)
     draw = np.random.default_rng(0)
     for column in [*inputs, None]:
@@ -110,7 +110,7 @@ def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.
 
 
 def join_groups(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
-    """One number for rows that hang together by group or by equal inputs, over any chain of both."""
+    """The connected components of rows linked by group or by equal inputs."""
     groups = np.unique(np.where(groups < 0, len(groups) + np.arange(len(groups)), groups), return_inverse=True)[1]
     same = np.unique(same, return_inverse=True)[1]
     unit = np.arange(len(groups))
@@ -125,7 +125,7 @@ def join_groups(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
 
 
 def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, float], seed: int) -> np.ndarray:
-    """Sides drawn at random, whole units at a time, each class in its share and never away from training."""
+    """A random split by whole units, stratified by class, with every class in training."""
     units = compact(units)
     sizes = np.bincount(units)
     first = np.zeros(len(sizes), np.int64)
@@ -136,7 +136,7 @@ def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, f
     quota = quotas(totals, len(units), shares)
     order = np.random.default_rng((seed, 0)).permutation(len(sizes))
     side = np.full(len(sizes), TRAIN, np.int8)
-    left = quota.tolist()  # [side][class]: rows still to be placed
+    left = quota.tolist()  # [split][class]: rows still to be assigned
     waiting = int(quota.sum())
     for unit, kind, size in zip(order.tolist(), of_unit[order].tolist(), sizes[order].tolist(), strict=True):
         if waiting == 0:
@@ -147,7 +147,7 @@ def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, f
                 waiting -= size
                 side[unit] = to
                 break
-    for to in (VALID, TEST):  # units too large for any quota: the smallest goes, if training keeps others
+    for to in (VALID, TEST):  # units too large for any quota: take the smallest, if others remain in training
         if shares[to - 1] > 0 and not (side == to).any():
             spare = [u for u in np.argsort(sizes, kind="stable").tolist() if side[u] == TRAIN]
             spare = [u for u in spare if sizes[u] < totals[of_unit[u]]]
@@ -157,14 +157,14 @@ def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, f
 
 
 def compact(numbers: np.ndarray) -> np.ndarray:
-    """The same numbers counted from 0 without gaps, in their order."""
+    """The numbers relabelled from 0 without gaps, in order."""
     if len(numbers) and numbers.min() == 0 and (np.bincount(numbers) > 0).all():
         return numbers
     return np.unique(numbers, return_inverse=True)[1].reshape(-1)
 
 
 def quotas(totals: np.ndarray, rows: int, shares: tuple[float, float]) -> np.ndarray:
-    """Rows of each class for validation and test (2, classes): by largest remainder, one row always left to train."""
+    """Rows of each class for validation and test (2, classes): by largest remainder, at least one left for training."""
     found = np.zeros((2, len(totals)), np.int64)
     left = totals - 1
     for number, share in enumerate(shares):
@@ -185,7 +185,7 @@ def quotas(totals: np.ndarray, rows: int, shares: tuple[float, float]) -> np.nda
 def by_time(
     frame: Frame, name: str, rows: np.ndarray, same: np.ndarray, shares: tuple[float, float], notes: list[str]
 ) -> np.ndarray:
-    """The earliest rows train, then come validation and test; rows with equal inputs stand where the last does."""
+    """The earliest rows are for training, then validation, then test; rows with equal inputs count as the latest."""
     facts = look(Frame(frame.table.select([name])), {})[name]
     if facts.column.is_time:
         moments = days(frame.column(name), facts.form or None)
@@ -207,14 +207,14 @@ def by_time(
     stop = len(rows) - counts[1]
     side[order[stop:]] = TEST
     side[order[stop - counts[0] : stop]] = VALID
-    # A unit cut by a boundary goes to the later side as a whole.
+    # A unit across a boundary goes to the later split as a whole.
     last = np.zeros(len(latest), np.int8)
     np.maximum.at(last, units, side)
     return last[units]
 
 
 def read_sides(frame: Frame, name: str) -> np.ndarray:
-    """The sides a column says, in whatever spelling."""
+    """The splits given by a column, in any spelling."""
     codes, words = factorize(frame.column(name))
     table = []
     for code, word in enumerate(words):
@@ -232,14 +232,14 @@ def read_sides(frame: Frame, name: str) -> np.ndarray:
 
 
 def crossing(side: np.ndarray, same: np.ndarray) -> int:
-    """How many held-out rows have the inputs of a training row."""
+    """The number of held-out rows with the inputs of a training row."""
     trained = np.zeros(int(same.max(initial=-1)) + 1, bool)
     trained[same[side == TRAIN]] = True
     return int((trained[same] & (side != TRAIN)).sum())
 
 
 def enough(frame: Frame, decision: Decision, sides: Sides) -> None:
-    """Refuse a training side that nothing can be learned from."""
+    """Reject a training split that nothing can be learned from."""
     train = sides.rows(TRAIN)
     counts = ", ".join(f"{name} {int((sides.side == number).sum()):,}" for number, name in enumerate(SIDES))
     if len(train) < 2:

@@ -1,4 +1,4 @@
-"""Everything prepared, in one sealed folder: arrays, frame, preprocessing, tokenizer. It opens to the same bits."""
+"""Prepared data in one sealed folder: arrays, frame, preprocessing, tokenizer. It is reopened bit for bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIND = "rows"
 
 
 def save_frame(frame: Frame, folder: Path) -> dict[str, Any]:
-    """Write a frame's table beside the arrays; what is not in the table is returned, to be put among the facts."""
+    """Save a frame's table beside the arrays; returns the rest, to be saved among the facts."""
     import pyarrow as pa
 
     with pa.OSFile(str(folder / FRAME), "wb") as file, pa.ipc.new_file(file, frame.table.schema) as writer:
@@ -42,7 +42,7 @@ def save_frame(frame: Frame, folder: Path) -> dict[str, Any]:
 
 
 def open_frame(arrays: Arrays) -> Frame:
-    """The frame that was saved beside the arrays, mapped from disk."""
+    """The frame saved beside the arrays, memory-mapped."""
     import pyarrow as pa
 
     table = pa.ipc.open_file(pa.memory_map(str(arrays.folder / FRAME))).read_all()
@@ -53,7 +53,7 @@ def open_frame(arrays: Arrays) -> Frame:
 
 
 def fingerprint(arrays: Arrays, preprocess: Preprocess, tokenizer: Tokenizer | None) -> str:
-    """Of everything a training sees: the arrays to the byte, what was fitted, and the tokenizer."""
+    """A hash of everything that training depends on: the arrays, what was fitted, and the tokenizer."""
     mark = hashlib.sha256(preprocess.to_json().encode())
     mark.update(b"" if tokenizer is None else tokenizer.sha256.encode())
     for name in arrays:
@@ -65,7 +65,7 @@ def seal(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
     facts: dict[str, Any], notes: list[str], settings: Data,
 ) -> None:  # fmt: skip
-    """Write what stands beside the arrays and close the folder."""
+    """Save everything but the arrays and seal the folder."""
     folder = arrays.folder
     preprocess.save(folder / FILE)
     if tokenizer is not None:
@@ -77,7 +77,7 @@ def seal(
 
 
 def read_prepared(arrays: Arrays) -> Prepared | None:
-    """What a sealed folder holds, None where it holds something else."""
+    """The prepared data in a sealed folder, None if it has something else."""
     folder, facts = arrays.folder, arrays.facts
     if facts.get("kind") == "detection":
         from anyformer.data.datasets.prepare_detection import opened_detection
@@ -104,7 +104,7 @@ def assemble(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
     settings: Data, facts: dict[str, Any], notes: list[str],
 ) -> Prepared:  # fmt: skip
-    """The three sides over one folder of arrays; a side without rows is None."""
+    """The three splits over one folder of arrays; a split without rows is None."""
     side = arrays["side"]
     pad, known = pad_of(tokenizer), facts_for(preprocess, tokenizer)
     sides = [
@@ -122,19 +122,19 @@ def assemble(
     ]
     train, valid, test = (examples if len(examples) else None for examples in sides)
     assert train is not None
-    if isinstance(preprocess.target, AnswerSpan):  # trained a window at a time, evaluated a question at a time
+    if isinstance(preprocess.target, AnswerSpan):  # trained by windows, evaluated by questions
         return Prepared(preprocess.task, QuestionWindows(train), valid, test, preprocess, tokenizer, images, facts,
                         list(notes))  # fmt: skip
     return Prepared(preprocess.task, train, valid, test, preprocess, tokenizer, images, facts, list(notes))
 
 
 def facts_for(preprocess: Preprocess, tokenizer: Tokenizer | None) -> TokenFacts | None:
-    """What is known of the tokens, where some of them are hidden to be asked for."""
+    """Facts on the tokens, if an objective masks them."""
     hides = isinstance(preprocess.target, SelfSupervised) and bool(preprocess.texts)
     return token_facts(tokenizer, tokenizer.size, pad_of(tokenizer)) if hides and tokenizer is not None else None
 
 
 def pad_of(tokenizer: Tokenizer | None) -> int:
-    """The token that fills places without text."""
+    """The padding token."""
     ids = () if tokenizer is None else (tokenizer.pad, tokenizer.eos)
     return next((number for number in ids if number is not None), 0)

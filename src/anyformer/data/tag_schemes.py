@@ -1,4 +1,4 @@
-"""Tags that mark spans (BIO, IOB2, IOB1, BIOES, BILOU), and which of them may not stand behind which."""
+"""Tags that mark spans (BIO, IOB2, IOB1, BIOES, BILOU), and their impossible transitions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 MARKED = re.compile(r"[BIESLU](-.*)?", re.DOTALL)
-OPEN, GOES_ON, CLOSES = "BI", "IEL", "EL"  # a span that may go on; a word within a span but its first; its last
-ODD = 0.005  # share of the words in spans that may break a scheme by mistake
+OPEN, GOES_ON, CLOSES = "BI", "IEL", "EL"  # a span that may continue; a word in a span after its first; its last
+ODD = 0.005  # fraction of the words in spans that may violate a scheme by mistake
 
 
 def are_spans(tags: Iterable[str]) -> bool:
-    """Whether these names of tags mark spans: all are O or B-x, I-x, ..., and some begins with B or I.
+    """Whether these tag names mark spans: all are O or B-x, I-x, ..., and some begins with B or I.
 
     >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB", "O"])
     (True, False)
@@ -23,14 +23,14 @@ def are_spans(tags: Iterable[str]) -> bool:
 
 
 def impossible_transitions(tags: Sequence[str]) -> np.ndarray:
-    """(C+1,C+1) True where the column's tag may not follow the row's; the last row is the start, the column the end.
+    """(C+1,C+1) True if the column's tag may not follow the row's; the last row is the start, the last column the end.
 
-    I-x continues B-x or I-x. In BIOES and BILOU a span also ends with E-x or L-x, and nothing else stands before that.
+    I-x continues B-x or I-x. In BIOES and BILOU a span also ends with E-x or L-x, which must be preceded by its span.
 
     >>> impossible_transitions(["B-a", "I-a", "O"])[:, 1].tolist()
     [False, False, True, True]
     """
-    parts = [tag.partition("-")[::2] for tag in [*tags, "O"]]  # a sentence stands between words without a tag
+    parts = [tag.partition("-")[::2] for tag in [*tags, "O"]]  # a sentence is bounded by words without a tag
     closed = any(mark in CLOSES for mark, _ in parts)
     found = np.zeros((len(parts), len(parts)), bool)
     for row, (before, kind) in enumerate(parts):
@@ -41,9 +41,9 @@ def impossible_transitions(tags: Sequence[str]) -> np.ndarray:
 
 
 def is_strict(tags: Sequence[str], codes: np.ndarray, owners: np.ndarray) -> bool:
-    """Whether sentences keep to the rules, but for mistakes: IOB1 does not, where I-x may be the first of a span.
+    """Whether sentences follow the scheme, except for mistakes; not in IOB1, where I-x may begin a span.
 
-    `codes` are the tags of all words one after the other, `owners` their sentences.
+    `codes` are the concatenated tags of all words, `owners` their sentences.
     """
     if not len(codes) or not are_spans(tags):
         return False

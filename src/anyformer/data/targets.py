@@ -1,4 +1,4 @@
-"""What is predicted: labels, numbers, tags or text, as found in the training rows, and rows into arrays by them."""
+"""Targets: labels, numbers, tags or text, as fitted to the training rows, and their encoding into arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anyformer.spec import Spec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SHOWN = 8  # labels that are named
+SHOWN = 8  # labels listed in a message
 ON, OFF = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
 ABSENT, UNSEEN = "the target is missing", "the label is not in the training rows"
 NOT_NUMBER = "the target is not a number"
@@ -30,12 +30,12 @@ NOT_NUMBER = "the target is not a number"
 
 @dataclass
 class Encoded:
-    """Targets of rows, and by reason which rows have none that can be used."""
+    """Encoded targets, and the rows without a usable one, by reason."""
 
     values: np.ndarray
     unusable: dict[str, np.ndarray] = field(default_factory=dict)  # reason to mask (N,)
-    unseen: dict[str, int] = field(default_factory=dict)  # label not seen in training to the first row that has it
-    lengths: np.ndarray | None = None  # words of each sentence, where there is a value for each word
+    unseen: dict[str, int] = field(default_factory=dict)  # label unseen in training to its first row
+    lengths: np.ndarray | None = None  # words of each sentence, if there is a value per word
 
 
 class Target(Spec, slot=True):
@@ -50,15 +50,15 @@ class Target(Spec, slot=True):
         raise NotImplementedError
 
     def put(self, arrays: Arrays, encoded: Encoded) -> None:
-        """Write the targets of all rows, in the form that batches take."""
+        """Save the targets of all rows, in the form that batches take."""
         arrays.put("targets", encoded.values)
 
     def absent(self, rows: int) -> np.ndarray:
-        """Targets of new rows, of which nothing is known, in the shape of what is answered."""
+        """Placeholder targets of new rows, in the shape of the model's predictions."""
         return np.full((rows,), IGNORED)
 
     def label_names(self) -> tuple[str, ...] | None:
-        """The names of the classes or tags, None where there are none."""
+        """The names of the classes or tags, None if there are none."""
         return None
 
     def label_counts(self) -> tuple[int, ...] | None:
@@ -66,20 +66,20 @@ class Target(Spec, slot=True):
         return None
 
     def sizes(self) -> dict[str, Any]:
-        """What a network must be built for: classes, outputs."""
+        """The data sizes that a network must be built for: classes, outputs."""
         return {}
 
     def describe(self, rows: int) -> str:
-        """The target in words, for people; `rows` is how many train."""
+        """A description of the target; `rows` is the number of training rows."""
         return type(self).__name__.lower()
 
     def warnings(self) -> list[str]:
-        """What is worth knowing about the training rows."""
+        """Notes on the training rows."""
         return []
 
     @property
     def scores_unseen(self) -> bool:
-        """Whether a test row may have a label that training lacks: every answer to it is wrong."""
+        """Whether a test row may have a label unknown to training, and counts as an error."""
         return False
 
 
@@ -107,7 +107,7 @@ class Labelled(Target):
         return sorted(zip(self.labels, self.counts, strict=True), key=lambda pair: -pair[1])
 
     def describe_labels(self, what: str, total: int) -> str:
-        """How many labels there are, and the share of the most frequent."""
+        """The number of labels, and the frequency of the most frequent ones."""
         found = self.ranked()
         shown = ", ".join(f"{label} {count / max(1, total):.1%}" for label, count in found[:SHOWN])
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -152,7 +152,7 @@ class Classes(Labelled):
         cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"],
         given: Sequence[str] | None, *, separator: str = ";",
     ) -> Classes:  # fmt: skip
-        """The labels of the training rows; those of a model to start from keep their order where they hold them all."""
+        """The labels of the training rows; those of a pretrained model keep their order if they include them all."""
         if form == "columns":
             found = {name: int(np.nansum(switches(frame.column(name)))) for name in names}
             return cls(names=names, labels=names, counts=tuple(found.values()), form=form)
@@ -166,7 +166,7 @@ class Classes(Labelled):
         return cls(names=names, labels=labels, counts=counted, form=form, separator=separator)
 
     def encode(self, frame: Frame) -> Encoded:
-        """Class numbers (N,) int64, or 0 and 1 for each label (N, C) float32."""
+        """Class ids (N,) int64, or 0 and 1 for each label (N, C) float32."""
         if self.form == "columns":
             values = np.stack([switches(frame.column(name)) for name in self.names], 1)
             lost = np.isnan(values).any(1)
@@ -200,7 +200,7 @@ def firsts(mask: np.ndarray, codes: np.ndarray, words: list[str]) -> dict[str, i
 
 
 def flat(column: pa.ChunkedArray, separator: str = ";") -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
-    """The labels of all rows (`a;b`, or lists) one after the other, the row of each, and which rows have no list."""
+    """The labels of all rows (`a;b`, or lists) concatenated, the row of each, and which rows have no list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -218,14 +218,14 @@ def flat(column: pa.ChunkedArray, separator: str = ";") -> tuple[pa.ChunkedArray
 
 
 def switches(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of 0 and 1 (or true and false, yes and no) as numbers, nan where it is neither."""
+    """A binary column (0 and 1, true and false, yes and no) as numbers, nan for other values."""
     codes, words = factorize(column)
     spelled = [1.0 if word.lower() in ON else 0.0 if word.lower() in OFF else np.nan for word in words]
     return np.array([*spelled, np.nan])[codes]
 
 
 def read_numbers(frame: Frame, names: Sequence[str], forms: Sequence[str]) -> list[np.ndarray]:
-    """The cells of some columns as numbers (N,), each in the form it is written in; no forms are plain numbers."""
+    """The cells of some columns as numbers (N,), each in its format; no formats means plain numbers."""
     return [
         numbers_written(frame.column(name), form) for name, form in zip(names, forms or [""] * len(names), strict=True)
     ]
@@ -240,7 +240,7 @@ class Values(Target):
 
     @classmethod
     def fit(cls, frame: Frame, names: tuple[str, ...], *, scale: str, forms: tuple[str, ...] = ()) -> Values:
-        """Mean and deviation of the training rows; `forms` are how the numbers are written, where not plainly."""
+        """Fit mean and standard deviation to the training rows; `forms` are number formats, if not the usual ones."""
         means, deviations = [], []
         for read in read_numbers(frame, names, forms):
             values = clip_numbers(read)
@@ -252,7 +252,7 @@ class Values(Target):
         return cls(names=names, mean=tuple(means), deviation=tuple(deviations), forms=forms if any(forms) else None)
 
     def encode(self, frame: Frame) -> Encoded:
-        """Scaled numbers (N,) or (N, K) in float32, nan where there is none; a row needs one of them."""
+        """Scaled numbers (N,) or (N, K) in float32, nan if missing; a row needs at least one."""
         raw = clip_numbers(np.stack(read_numbers(frame, self.names, self.forms or ()), 1))
         scaled = (raw - np.asarray(self.mean)) / np.asarray(self.deviation)
         scaled = np.clip(scaled, -LARGEST, LARGEST).astype(np.float32)
@@ -288,7 +288,7 @@ class Tags(Labelled):
 
     @classmethod
     def fit(cls, frame: Frame, names: tuple[str, ...], given: Sequence[str] | None) -> Tags:
-        """The tags of the training sentences."""
+        """Fit the tags to the training sentences."""
         cells, owners, _ = flatten_lists(frame.column(names[0]))
         codes, words = factorize(cells)
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
@@ -300,7 +300,7 @@ class Tags(Labelled):
         return super().sizes() | {"spans": are_spans(self.labels)}
 
     def encode(self, frame: Frame) -> Encoded:
-        """Tag numbers of all words one after the other, int64; `unusable` is by sentence."""
+        """Tag ids of all words concatenated, int64; `unusable` is by sentence."""
         cells, owners, lost = flatten_lists(frame.column(self.names[0]))
         codes, words = factorize(cells)
         ids = {label: number for number, label in enumerate(self.labels)}
@@ -314,7 +314,7 @@ class Tags(Labelled):
         return Encoded(np.where(found < 0, IGNORED, found), unusable, unseen, lengths)
 
     def put(self, arrays: Arrays, encoded: Encoded) -> None:
-        """Tags of words that were not cut off."""
+        """Save the tags of words that were not truncated."""
         kept = np.diff(arrays["begins_starts"])
         counts = encoded.lengths
         assert counts is not None
@@ -327,7 +327,7 @@ class Tags(Labelled):
 
 
 def flatten_lists(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
-    """The items of a column of lists one after the other, the row of each, and which rows have no list."""
+    """The items of a list column concatenated, the row of each, and which rows have no list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -343,12 +343,12 @@ class Answer(Target):
     writes_text = True
 
     def encode(self, frame: Frame) -> Encoded:
-        """Nothing but which rows have no text; the tokens are made with the inputs."""
+        """Only the mask of rows without text; the tokens are encoded with the inputs."""
         lost = as_words(frame.column(self.names[0])).is_null().to_numpy()
         return Encoded(np.zeros(len(frame), np.int64), {ABSENT: lost})
 
     def put(self, arrays: Arrays, encoded: Encoded) -> None:
-        """Nothing: the tokens are there already."""
+        """Nothing to do: the tokens are already saved."""
 
     def describe(self, rows: int) -> str:
         return "text to write"
@@ -386,7 +386,7 @@ class SelfSupervised(Target):
         return Encoded(np.zeros(len(frame), np.int64))
 
     def put(self, arrays: Arrays, encoded: Encoded) -> None:
-        """Nothing: a batch is its own target."""
+        """Nothing to do: a batch is its own target."""
 
     def describe(self, rows: int) -> str:
         return "hidden in part and asked for"
@@ -410,7 +410,7 @@ class Future(Values):
 
     @property
     def time_columns(self) -> tuple[str, ...]:
-        """The columns that say the time together."""
+        """The columns that together give the time."""
         return () if self.time is None else (self.time, *(self.clock or ()))
 
     def check(self) -> None:

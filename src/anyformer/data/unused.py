@@ -1,4 +1,4 @@
-"""Options that would have no effect on some data are refused before it is read, not passed over."""
+"""Options without effect on some data are rejected before it is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anyformer.errors import UserError
 
 
 def refuse_columns(settings: Data, what: str, *, used: Collection[str] = ()) -> None:
-    """Refuse every option that names a column but those in `used`: `what` would not look at it."""
+    """Reject every option that names a column, except those in `used`: `what` would ignore it."""
     split = settings.split
     named = {
         "--target": settings.target, "--inputs": settings.inputs, "--types": settings.types,
@@ -21,6 +21,6 @@ def refuse_columns(settings: Data, what: str, *, used: Collection[str] = ()) -> 
 
 
 def refuse_both(settings: Data, what: str) -> None:
-    """Refuse --target beside --inputs where both say the same thing and one would win."""
+    """Reject --target with --inputs if both mean the same."""
     if settings.target and settings.inputs:
         raise UserError(f"{what}: --target and --inputs both name what is read", where="--target", fix="give one")

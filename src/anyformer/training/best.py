@@ -80,8 +80,7 @@ class BestCheckpoint:
         return found.loss < self.best_loss
 
     def is_out_of_patience(self, patience: float | None, order: Order, done: int) -> bool:
-        """Whether enough passes over the data, and enough evaluations, have improved neither the metric nor the
-        loss."""
+        """Whether the metric and the loss have not improved for enough passes over the data and enough evaluations."""
         if patience is None or self.moved_step is None or self.since < LEAST_EVALUATIONS:
             return False
         return order.passes(self.moved_step, done) >= patience
@@ -123,7 +122,7 @@ def choosing_metric(task: Task, preprocess: Preprocess) -> str:
 
 
 def line_of(step_result: StepResult) -> dict[str, Any]:
-    """A step's line in metrics.jsonl, without anything that depends on time, so that the files of two runs can be
+    """A step's line in metrics.jsonl, without anything time-dependent, so that the files of two runs can be
     compared."""
     return {"step": step_result.step, "loss": float(step_result.loss), "lr": step_result.lr,
             "grad_norm": float(step_result.norm),

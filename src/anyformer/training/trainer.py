@@ -60,8 +60,8 @@ ENDLESS = 2**62  # upper bound on the steps of a run with a time budget, whose n
 
 
 class Session(OpenedRun):
-    """One process's training of a run. With several processes, the first takes decisions that depend on the clock, and
-    it alone writes."""
+    """One process's training of a run. Of several, the first takes decisions that depend on the clock, and alone
+    writes."""
 
     def __init__(
         self, folder: RunFolder, device: torch.device, log: Log, *, progress: str = "auto",
@@ -270,8 +270,7 @@ class Session(OpenedRun):
         self.step_log.paused += time.perf_counter() - began
 
     def time_decoding(self) -> None:
-        """Re-estimate now and then how long generation in the final evaluation will take: a trained model ends its
-        texts sooner."""
+        """Re-estimate now and then the time of the final generation: a trained model ends its texts sooner."""
         budget = self.planner.budget
         if budget is None or not self.task.decodes or not self.peers.world.is_alone:
             return

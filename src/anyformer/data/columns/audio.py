@@ -84,8 +84,7 @@ class AudioModality(Modality):
 
     @classmethod
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
-        """An embedding of spectra for these clips; a patch as high as the preset's spectrum becomes as high as the
-        data's."""
+        """An embedding of spectra for these clips; a patch as high as the preset's spectrum gets the data's height."""
         embed = own if isinstance(own, Frames) else Frames(sample_rate=16000, cls=False)
         mels, (high, wide), (down, along) = bands(sizes.sample_rate), embed.cell, embed.apart
         whole = high == embed.mels

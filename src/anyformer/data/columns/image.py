@@ -154,8 +154,7 @@ def embed_maps(embed: Maps, sizes: Sizes) -> Maps:
 
 
 def coloured(backbone: Backbone, size: int | tuple[int, int], colours: int) -> Backbone:
-    """The backbone for images with that many colour channels; fewer than 4 x 4 cells require the stem for small
-    images."""
+    """The backbone for that many colour channels; fewer than 4 x 4 cells require the stem for small images."""
     names, changes = fields_of(type(backbone)), dict[str, Any]()
     if "backbone" in names:  # a wrapper, such as visual tokens over a ResNet
         changes["backbone"] = coloured(backbone.backbone, size, colours)  # type: ignore[attr-defined]

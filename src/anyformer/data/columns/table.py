@@ -105,8 +105,7 @@ class TableModality(Modality):
 
     @classmethod
     def habit_for(cls, rows: int | None) -> TrainingDefaults | None:
-        """Fewer epochs for more rows: an epoch has more steps then; but the members of an ensemble learn slowly at
-        first."""
+        """Fewer epochs for more rows, which make more steps; but ensemble members learn slowly at first."""
         if cls.habit is None or rows is None or rows <= FEW_ROWS:
             return cls.habit
         return replace(cls.habit, epochs=max(LEAST_EPOCHS, round(MOST_EPOCHS * (FEW_ROWS / rows) ** 0.5)))

@@ -1,5 +1,4 @@
-"""Arrays on disk: written once, then memory-mapped, so that data larger than memory trains as fast as data that
-fits."""
+"""Arrays on disk: written once, then memory-mapped, so that data larger than memory trains as fast."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def fingerprint(
 
 
 def pack(part: CorpusPart, encoder: Encoder, arrays: Arrays, name: str) -> dict[str, int]:
-    """Encode a part on all cores into one array, documents separated by the end token, in memory bounded by
+    """Encode a part on all cores into one array, documents separated by the end token; memory is bounded by
     `AT_ONCE`."""
     tokenizer = encoder.tokenizer
     ends = (tokenizer.eos, tokenizer.sep, tokenizer.bos)

@@ -1,5 +1,4 @@
-"""Linear forecasting: the next steps as one linear map of the window before them, by least squares (NLinear,
-2205.13504)."""
+"""Linear forecasting: the next steps as one linear map of the window, by least squares (NLinear, 2205.13504)."""
 
 from __future__ import annotations
 
@@ -64,8 +63,8 @@ def latest(series: RawSeries, after: RawSeries | None = None) -> RawSeries:
 
 
 def best_look_back(values: np.ndarray, horizon: int, lengths: Sequence[int]) -> int:
-    """The look-back whose linear map forecasts the latest rows of `values` (T, V) best; among those within one percent,
-    the longest."""
+    """The look-back whose linear map forecasts the latest rows of `values` (T, V) best; within one percent, the
+    longest."""
     end = len(values) - horizon + 1
     held = np.arange(int((1 - HELD_OUT) * end), end)
     errors = {}

@@ -86,7 +86,7 @@ def find_panel(frame: Frame, facts: Mapping[str, Facts], settings: Data) -> Foun
 def find_names(
     frame: Frame, facts: Mapping[str, Facts], names: Sequence[str], steps: np.ndarray
 ) -> tuple[str, ...] | None:
-    """The first column, or pair of columns, with at most one row per value and time step."""
+    """The first column, or pair of columns, of which each value has about one row per time step."""
     codes = {name: factorize(frame.column(name))[0] for name in names if may_name(name, facts[name])}
     codes = {name: found for name, found in codes.items() if (found >= 0).all()}
     for by in (*((name,) for name in codes), *combinations(codes, 2)):

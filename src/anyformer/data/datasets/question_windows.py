@@ -36,8 +36,7 @@ class QuestionWindows(Examples):
         return Batch(inputs, targets, torch.from_numpy(chosen.copy()), named)
 
     def context_at(self, window: int) -> tuple[int, int, int]:
-        """The position of the context's first token in a window, the number of its tokens, and of those before the
-        window."""
+        """The position of the context's first token in a window, the number of its tokens, and of those before it."""
         first, count, before = self.questions.arrays["context_at"][self.numbers[window]].tolist()
         return first, count, before
 

@@ -29,8 +29,7 @@ EXPECTED = "expected [left, top, width, height] in pixels"
 
 @dataclass
 class Picture:
-    """One image and its objects: `boxes` (n,4) left, top, width, height in pixels, `kinds` (n,) class indices from
-    0."""
+    """One image and its objects: `boxes` (n,4) left, top, width, height in pixels, `kinds` (n,) class indices."""
 
     id: Any
     name: str
@@ -159,8 +158,7 @@ def json_files(folder: Path) -> list[Path]:
 
 
 def is_coco(path: Path) -> bool:
-    """Whether a file is one JSON object with images, annotations with boxes, and categories; checked without
-    parsing."""
+    """Whether a file is a JSON object with images, annotations with boxes, and categories; found without parsing."""
     if path.suffix.lower() != ".json" or not path.is_file() or not path.stat().st_size:
         return False
     try:

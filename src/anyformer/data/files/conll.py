@@ -194,8 +194,8 @@ class ConllFields:
 
 
 def conll_text(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> str:
-    """Words and their tags, one tab-separated pair per line, a blank line after each sentence; tabs and line ends
-    inside a word become spaces."""
+    """Words and tags, one tab-separated pair per line, a blank line after each sentence; tabs and line ends inside a
+    word become spaces."""
     lines: list[str] = []
     for at, (words, marks) in enumerate(zip(sentences, tags, strict=True)):
         if len(words) != len(marks):

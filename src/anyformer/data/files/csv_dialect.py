@@ -101,8 +101,7 @@ def delimiter_given(format: Format, name: str) -> str | None:
 
 
 def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
-    """The delimiter that splits most rows into the same number of fields, that fraction of rows, and the number of
-    fields."""
+    """The delimiter that splits most rows into equally many fields, that fraction of rows, and the number of fields."""
     best, best_key = (",", 0.0, 1), (0.0, False, 0)
     some = lines[: 2 * ROWS]
     quotes = any('"' in line for line in some)

@@ -66,8 +66,7 @@ def table_or(paths: Sequence[str | Path], fix: str) -> str:
 
 
 def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[Source], tuple[str, ...]]:
-    """Every image in the class folders of a folder, and notes on other folders; files without an image suffix are
-    counted."""
+    """Every image in the class folders of a folder, and notes on others; files without an image suffix are counted."""
     root = unwrap_folder(root)
     inner = folders_in(root)
     refuse_other_layouts(root, inner)

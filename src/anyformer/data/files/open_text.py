@@ -40,7 +40,7 @@ BINARY: tuple[tuple[bytes, int, str], ...] = (
     (b"\x80\x04", 0, "a pickle"), (b"\x80\x05", 0, "a pickle"), (b"Obj\x01", 0, "an Avro file"),
 )  # fmt: skip
 HEAD = 512  # bytes needed for detection
-RATIO, ROOM = 500, 2**29  # a small file that exceeds both on decompression is a zip bomb
+RATIO, ROOM = 500, 2**29  # a small file that exceeds both on decompression is a decompression bomb
 
 
 def packing(head: bytes) -> str:

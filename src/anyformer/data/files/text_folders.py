@@ -64,12 +64,12 @@ def texts_in(folder: Path) -> list[Path]:
 
 
 def texts_beside(folder: Path) -> int:
-    """Texts beside the folders: a README and lists of names are no examples."""
+    """Texts beside the folders: a README and lists of names are not examples."""
     return len(texts_in(folder))
 
 
 def read_text_folders(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "error"] = "skip") -> Frame:
-    """Every text in the class folders of some folders (also below train, valid and test), a row each."""
+    """Every text in the class folders of some folders (also below train, valid and test), one per row."""
     import_pyarrow()
     import pyarrow as pa
 
@@ -101,7 +101,7 @@ def read_text_folders(paths: Sequence[Path], format: Format, *, bad: Literal["sk
 
 
 def read_text(path: Path, format: Format, skipped: dict[str, int], *, strict: bool) -> str | None:
-    """One file as one text; None, counted, where it holds none."""
+    """One file as one text; None, counted, if it is empty or unreadable."""
     if not unicode(str(path)):
         reason = "name is not UTF-8"
     elif not path.stat().st_size:

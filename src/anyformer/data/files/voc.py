@@ -1,8 +1,8 @@
-"""Objects in images, as Pascal VOC writes them: one XML file an image, as labelImg, CVAT and Roboflow export it.
+"""Object annotations in Pascal VOC format: one XML file per image, as exported by labelImg, CVAT and Roboflow.
 
-A folder has `Annotations/*.xml` beside `JPEGImages`, with lists of names in `ImageSets/Main`; or the XML files stand
+A folder has `Annotations/*.xml` beside `JPEGImages`, with lists of names in `ImageSets/Main`; or the XML files are
 beside their images, in one folder or in `train`, `valid` and `test`. Corners count pixels from 1 and are inside the
-box, so that xmin 1 and xmax 640 is the whole width of an image of 640.
+box: xmin 1 and xmax 640 is the whole width of an image of 640.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_BYTES = 4 * 2**20  # of one XML file
 
 
 def voc_files(folder: Path) -> dict[str, list[Path]]:
-    """The XML files of a folder by side, {} where it holds none of boxes; all train where nothing says a side."""
+    """The XML files of a folder by split, {} if they are not annotations; all are for training if no split is named."""
     if is_set(folder):
         return by_lists(folder)
     sides = {SIDES[inner.name.lower()]: boxed(inner) for inner in folders_in(folder) if inner.name.lower() in SIDES}
@@ -35,12 +35,12 @@ def voc_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def is_set(root: Path) -> bool:
-    """Whether a folder is laid out as VOC's own sets are."""
+    """Whether a folder has the layout of VOC's own sets."""
     return (root / IMAGES).is_dir() and bool(boxed(root / ANNOTATIONS))
 
 
 def boxed(folder: Path) -> list[Path]:
-    """The XML files of a folder, if the first one holds annotations of an image."""
+    """The XML files of a folder, if the first one is an image annotation."""
     files = sorted(folder.glob("*.xml"))
     if not files or files[0].stat().st_size > MOST_BYTES:
         return []
@@ -49,7 +49,7 @@ def boxed(folder: Path) -> list[Path]:
 
 
 def by_lists(root: Path) -> dict[str, list[Path]]:
-    """The files of a set by the names in its lists; a list of both training and validation says nothing new."""
+    """The files of a set by the names in its lists; the joint list of training and validation is redundant."""
     files = {path.stem: path for path in boxed(root / ANNOTATIONS)}
     sides: dict[str, list[Path]] = {}
     for name, side in (("train", "train"), ("val", "valid"), ("test", "test")):
@@ -61,7 +61,7 @@ def by_lists(root: Path) -> dict[str, list[Path]]:
 
 
 def read_voc(files: Iterable[Path], labels: tuple[str, ...] | None = None, *, bad: Bad = "error") -> Annotated:
-    """The images and objects of XML files; what is wrong with them is said as of COCO's json."""
+    """The images and objects of XML files; errors are reported as for COCO's JSON."""
     lists: dict[str, list[Any]] = {"images": [], "annotations": [], "categories": []}
     named = [(path, parse(path)) for path in files]
     labels = labels_of(named) if labels is None else labels
@@ -80,7 +80,7 @@ def read_voc(files: Iterable[Path], labels: tuple[str, ...] | None = None, *, ba
 
 
 def voc_labels(files: Iterable[Path]) -> tuple[str, ...]:
-    """The classes of all objects in XML files, by name."""
+    """The classes of all objects in XML files, sorted by name."""
     return labels_of((path, parse(path)) for path in files)
 
 
@@ -89,7 +89,7 @@ def labels_of(named: Iterable[tuple[Path, ET.Element]]) -> tuple[str, ...]:
 
 
 def parse(path: Path) -> ET.Element:
-    """The tree of one file; entities, which could grow without end, are rejected, in UTF-16 (with its zeros) too."""
+    """The XML tree of one file; entities, which could expand without limit, are rejected, in UTF-16 too."""
     data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b"<!DOCTYPE"
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data or b"\0" in data:
         raise UserError("a document type, UTF-16 or more than 4 MB", where=path.name,
@@ -111,13 +111,13 @@ def name_of(thing: ET.Element, where: str) -> str:
 
 
 def size_of(node: ET.Element) -> dict[str, int]:
-    """The size that a file says; 0, which some tools write, says nothing."""
+    """The image size in a file; 0, which some tools write, counts as missing."""
     found = {name: (node.findtext(f"size/{name}") or "").strip() for name in ("width", "height")}
     return {name: int(text) for name, text in found.items() if text.isdecimal() and int(text)}
 
 
 def image_of(path: Path, images: Path, node: ET.Element) -> str:
-    """The name of the image: as the file says, or the file's own with an image's ending."""
+    """The name of the image: as in the file, or the file's own stem with an image suffix."""
     named = Path((node.findtext("filename") or "").replace("\\", "/")).name
     endings = [written for suffix in sorted(SUFFIXES) for written in (suffix, suffix.upper())]
     likely = [*([named] if named else []), *(f"{path.stem}{ending}" for ending in endings)]
@@ -125,7 +125,7 @@ def image_of(path: Path, images: Path, node: ET.Element) -> str:
 
 
 def box_of(thing: ET.Element, where: str) -> list[float]:
-    """Left, top, width and height in pixels from 0; corners in the wrong order make a box without size."""
+    """Left, top, width and height in pixels from 0; reversed corners give a box of size 0."""
     try:
         left, top, right, low = (float(thing.findtext(f"bndbox/{name}") or "") for name in CORNERS)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Objects in images, as YOLO's tools write them: a text file an image, and a YAML file that names classes and folders.
+"""Object annotations in YOLO format: one text file per image, and a YAML file that names classes and folders.
 
-A line is `class x y width height`, centre and size as shares of the image; a polygon `class x y x y ...` stands for the
-box around it. The texts stand beside the images, or in a folder `labels` where the images are in `images`. An image
-without a text holds nothing.
+A line is `class x y width height`, centre and size relative to the image; a polygon `class x y x y ...` is replaced by
+its bounding box. The text files are beside the images, or in a folder `labels` if the images are in `images`. An image
+without a text file has no objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXPECTED = "expected lines: class x y width height, as shares of the image"
 
 
 def is_yolo(path: Path) -> bool:
-    """Whether a file is YAML that names classes and a folder to train on; found without parsing."""
+    """Whether a file is YAML that names classes and a training folder; checked without parsing."""
     if path.suffix.lower() not in (".yaml", ".yml") or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return False
     lines = path.read_bytes().splitlines()
@@ -32,7 +32,7 @@ def is_yolo(path: Path) -> bool:
 
 
 def yolo_sides(path: Path) -> dict[str, list[Path]]:
-    """The images of each side that the file names; a side whose folder is not there is left out, but for train."""
+    """The images of each split in the file; a split whose folder is missing is left out, except train."""
     facts = settings(path)
     found = {SIDES[name]: images_of(path, facts, name) for name in ("train", "val", "test") if facts.get(name)}
     if not found.get("train"):
@@ -42,7 +42,7 @@ def yolo_sides(path: Path) -> dict[str, list[Path]]:
 
 
 def read_yolo(path: Path, images: list[Path], *, bad: Bad = "error") -> Annotated:
-    """The images of one side and the objects in them."""
+    """The images of one split and their objects."""
     labels, root = names_of(path, settings(path)), path.parent
     lists: dict[str, list[Any]] = {"images": [], "annotations": [], "categories": []}
     lists["categories"] = [{"id": number, "name": label} for number, label in enumerate(labels)]
@@ -62,7 +62,7 @@ def read_yolo(path: Path, images: list[Path], *, bad: Bad = "error") -> Annotate
                     "id": where, "image_id": name, "category_id": kind,
                     "bbox": [box[0] * wide, box[1] * high, box[2] * wide, box[3] * high],
                 })  # fmt: skip
-    for number, entry in enumerate(lists["annotations"]):  # files of two folders may be called alike
+    for number, entry in enumerate(lists["annotations"]):  # files in two folders may have the same name
         entry["id"] = f"{entry['id']} ({number})"
     return replace(check_lists(lists, path, root, bad=bad), files=tuple(read))
 
@@ -80,7 +80,7 @@ def settings(path: Path) -> dict[str, Any]:
 
 
 def names_of(path: Path, facts: dict[str, Any]) -> tuple[str, ...]:
-    """The classes in the order of their numbers, from a list or from {0: ...}."""
+    """The classes in order of index, from a list or from {0: ...}."""
     names = facts.get("names")
     if isinstance(names, dict) and sorted(names) == list(range(len(names))):
         names = [names[number] for number in range(len(names))]
@@ -90,7 +90,7 @@ def names_of(path: Path, facts: dict[str, Any]) -> tuple[str, ...]:
 
 
 def images_of(path: Path, facts: dict[str, Any], side: str) -> list[Path]:
-    """The images of the folders, or of the lists of images, that a side names."""
+    """The images of the folders, or of the image lists, of a split."""
     said = facts[side] if isinstance(facts[side], list) else [facts[side]]
     above = Path(str(facts["path"])) if facts.get("path") else Path()
     found: list[Path] = []
@@ -108,7 +108,7 @@ def images_of(path: Path, facts: dict[str, Any], side: str) -> list[Path]:
 
 
 def text_of(image: Path) -> Path:
-    """The text of an image: in the folder `labels` that answers the last `images` above it, else beside it."""
+    """The text file of an image: in the folder `labels` matching the last `images` in its path, else beside it."""
     parts = list(image.parts)
     if "images" in parts[:-1]:
         last = len(parts) - 2 - parts[:-1][::-1].index("images")
@@ -125,7 +125,7 @@ def size_of(image: Path) -> tuple[int, int]:
 
 
 def parse_line(line: str, where: str, classes: int) -> tuple[int, list[float]]:
-    """Class and left, top, width, height as shares, of a box or of the box around a polygon."""
+    """Class and left, top, width, height relative to the image, of a box or of a polygon's bounding box."""
     try:
         kind, *numbers = line.split()
         values = [float(number) for number in numbers]
@@ -140,5 +140,5 @@ def parse_line(line: str, where: str, classes: int) -> tuple[int, list[float]]:
     if polygon:
         left, right, top, low = min(values[::2]), max(values[::2]), min(values[1::2]), max(values[1::2])
         return number, [left, top, right - left, low - top]
-    x, y, wide, high = values[:4]  # a fifth is how sure a detector was
+    x, y, wide, high = values[:4]  # a fifth is a detector's confidence
     return number, [x - wide / 2, y - high / 2, wide, high]

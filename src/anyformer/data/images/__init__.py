@@ -1,1 +1,1 @@
-"""Images: decoding, preprocessing, augmentation, and the processes that decode them."""
+"""Images: decoding, preprocessing, augmentation, and worker processes for decoding."""

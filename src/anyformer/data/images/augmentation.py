@@ -1,6 +1,6 @@
-"""Training images varied at random: shifted, flipped, RandAugment, erased.
+"""Random image augmentation for training: shifts, flips, RandAugment, random erasing.
 
-What is drawn depends on the seed, the epoch and the row alone, so that an image comes out the same in any batch.
+All draws depend only on the seed, the epoch and the row, so that an image is augmented the same way in any batch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from anyformer.data.examples import Draw
 from anyformer.data.images.randaugment import OPERATIONS
 from anyformer.data.settings import ImageSettings
 
-STRONGEST = 30  # what `magnitude` counts up to
-BLANK = 127  # of an erased rectangle: about nothing once pixels are normalised
+STRONGEST = 30  # maximum `magnitude`
+BLANK = 127  # value of an erased rectangle: about zero after normalisation
 AREA, ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)  # of an erased rectangle
 DRAWS = 8  # two for a shift, one for a flip, five for an erased rectangle
 
@@ -23,7 +23,7 @@ DRAWS = 8  # two for a shift, one for a flip, five for an erased rectangle
 def augmented_batch(
     pixels: np.ndarray, settings: ImageSettings, draw: Draw, rows: Sequence[int] | np.ndarray
 ) -> np.ndarray:
-    """Images (B, C, H, W) in whole numbers 0 to 255, varied; those given are left as they are."""
+    """Augmented images (B, C, H, W) in uint8; the inputs are not modified."""
     chances = draw.uniform(rows, DRAWS)  # (B,DRAWS)
     made = shift_and_flip(pixels, settings.crop, chances[:, :2], (chances[:, 2] < 0.5) & bool(settings.flip))
     if settings.randaugment:
@@ -36,7 +36,7 @@ def augmented_batch(
 
 
 def shift_and_flip(pixels: np.ndarray, share: float, chances: np.ndarray, flipped: np.ndarray) -> np.ndarray:
-    """Moved by up to a share of their sides, black coming in, by `chances` (B,2); those `flipped` (B,) are mirrored."""
+    """Shift by up to a fraction of the sides, padding with black, by `chances` (B,2); mirror those `flipped` (B,)."""
     _, _, high, wide = pixels.shape
     most = np.array([round(share * high), round(share * wide)])
     starts = (chances * (2 * most + 1)).astype(np.int64)  # (B,2): from none to twice as many
@@ -49,7 +49,7 @@ def shift_and_flip(pixels: np.ndarray, share: float, chances: np.ndarray, flippe
 
 
 def rand_augmented(pixels: np.ndarray, count: int, strength: float, generator: np.random.Generator) -> np.ndarray:
-    """So many of the fourteen operations one after another, each drawn anew, all of one strength."""
+    """Apply `count` random operations of the fourteen in sequence, all with the same strength."""
     chosen = generator.integers(len(OPERATIONS), size=count)
     signs = 2 * generator.integers(2, size=count) - 1
     for which, sign in zip(chosen.tolist(), signs.tolist(), strict=True):
@@ -58,10 +58,10 @@ def rand_augmented(pixels: np.ndarray, count: int, strength: float, generator: n
 
 
 def erase_rectangles(pixels: np.ndarray, chances: np.ndarray, share: float) -> None:
-    """Blank a rectangle of a share of the images (1708.04896), in place: of a random area, shape and place.
+    """Random erasing of a fraction of the images (1708.04896), in place: a rectangle of random area, aspect ratio and
+    position.
 
-    `chances` (B,5) say whether, the area, the shape, the row and the column. A side that would be longer than the
-    image's is as long as that.
+    `chances` (B,5) determine whether, area, aspect ratio, row and column. Sides are clipped to the image's.
     """
     _, _, high, wide = pixels.shape
     for image, (chance, area, aspect, top, left) in zip(pixels, chances.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Pictures for training: folders of classes and IDX files as tables, and every picture decoded once into an array."""
+"""Images for training: every image decoded once into an array, from files or IDX arrays."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from anyformer.log import Log
 
 __all__ = ["normalise", "picture_arrays", "picture_steps", "read_pictures"]
 
-OWN = 64  # pictures of one size are taken as they are up to this side
-STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
+OWN = 64  # images of equal size up to this side are not resized
+STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # typical side from which on, and the network's input size
 
 
 def picture_steps(size: int, channels: int, resized: int | tuple[int, int] | None = None) -> ImageSteps:
-    """What a model trained here does to a new picture, to be saved beside it; `resized` where it is not cropped but
-    padded to that size."""
+    """The preprocessing of new images for a model trained here, to be saved with it; `resized` if images are padded to
+    that size rather than cropped."""
     half = (0.5,) * channels
     return ImageSteps(
         size=resized or size, crop=(size, size), resample=BILINEAR, mean=half, std=half, convert=channels == 3,
@@ -39,7 +39,7 @@ def picture_steps(size: int, channels: int, resized: int | tuple[int, int] | Non
 
 
 def normalise(stored: np.ndarray, steps: ImageSteps) -> np.ndarray:
-    """Stored pixels (B, C, H, W) as float32 for the network: bit by bit what the steps give after their crop."""
+    """Stored pixels (B, C, H, W) normalised to float32, bit for bit equal to the steps after their crop."""
     levels = np.arange(256)
     table = levels.astype(np.float32) if steps.scale is None else (levels * float(steps.scale)).astype(np.float32)
     channels = stored.shape[1]
@@ -65,11 +65,11 @@ def picture_arrays(
     processes: int = 1,
     steps: ImageSteps | None = None,
 ) -> tuple[ImageShape, np.ndarray]:
-    """Every picture decoded into `arrays[name]` (N, C, H, W); gives how pixels were made and which rows are there.
+    """Decode every image into `arrays[name]` (N, C, H, W); returns how pixels were made and which rows have an image.
 
-    A value is a path (taken from `folder`), `file#n` inside an IDX file, the bytes of a picture file, an array or
-    nothing. What cannot be read is named, then skipped or an error; a row without a picture is only not there.
-    `steps` are those of a model that the pictures have to fit.
+    A value is a path (relative to `folder`), `file#n` inside an IDX file, the contents of an image file, an array or
+    missing. An unreadable one is reported, then skipped or an error; a missing one is merely absent. `steps` are those
+    of a model that the images must fit.
     """
     given = list(values) if isinstance(values, np.ndarray) else list_cells(values)
     there = [row for row, value in enumerate(given) if not missing(value)]
@@ -83,7 +83,7 @@ def picture_arrays(
         sort(there, map_in_workers(look, [given[row] for row in there], folder, processes), heads.__setitem__, troubles)
     if troubles and (bad == "error" or not heads):
         raise unreadable_error(troubles, given)
-    if not heads and steps is None:  # rows for a model that knows its size may all be without a picture
+    if not heads and steps is None:  # for a model of known size all rows may lack an image
         raise UserError("no images", where=name, fix="give paths of images")
     while True:
         shape = shape_of(list(heads.values()), settings, steps)
@@ -99,7 +99,7 @@ def picture_arrays(
         if troubles and (bad == "error" or len(troubles) == len(there)):
             raise unreadable_error(troubles, given)
         heads = {row: head for row, head in heads.items() if row not in troubles}
-        # A picture that only looked like one has no say in the size; most often it made no difference.
+        # An unreadable image must not influence the size; it seldom does.
         if shape == shape_of(list(heads.values()), settings, steps):
             break
     ok = np.zeros(len(given), bool)
@@ -114,7 +114,7 @@ def picture_arrays(
 def new_pictures(
     cells: list[Any], folder: Path, arrays: Arrays, name: str, *, steps: ImageSteps, processes: int
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Pictures for a model whose steps say their size, into `arrays[name]`: which are there, and why others are not."""
+    """Decode images for a model of known size into `arrays[name]`: which rows have one, and why others do not."""
     there = [row for row, cell in enumerate(cells) if not missing(cell)]
     shape = shape_of([], ImageSettings(), steps)
     room = arrays.room(name, (len(cells), shape.channels, *shape.sides), np.uint8)
@@ -136,7 +136,7 @@ def new_pictures(
 def sort(
     rows: Sequence[int], results: Iterable[Any], keep: Callable[[int, Any], None], troubles: dict[int, str]
 ) -> None:
-    """Keep what was made of each row; a text is the reason why nothing was."""
+    """Keep the result of each row; a string is the reason of a failure."""
     for row, made in zip(rows, results, strict=True):
         if isinstance(made, str):
             troubles[row] = made
@@ -145,7 +145,7 @@ def sort(
 
 
 def list_cells(values: Any) -> list[Any]:
-    """Cells of an Arrow column, or any other sequence, as plain values."""
+    """Cells of an Arrow column, or any other sequence, as Python values."""
     import pyarrow as pa
 
     return values.to_pylist() if isinstance(values, pa.ChunkedArray | pa.Array) else list(values)
@@ -159,7 +159,7 @@ def missing(value: Any) -> bool:
 
 
 def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, steps: ImageSteps | None) -> ImageShape:
-    """The pixels to make: as a given model wants them, as asked for, or as suits the pictures."""
+    """The shape of the decoded pixels: as a given model, the settings, or the images require."""
     if steps is not None:
         if isinstance(steps.size, int) and steps.crop is None:
             raise UserError("pictures would come out in different sizes", where="images", fix="set a crop")
@@ -169,7 +169,7 @@ def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, st
     channels = settings.channels or (1 if all(gray for _, _, gray in heads) else 3)
     sizes = [(wide, high) for wide, high, _ in heads]
     if settings.size is None and are_small(sizes):
-        # Whole, in the middle of a square of zeros: a crop to the shorter side would lose most of a line of digits.
+        # Kept whole in a zero-padded square: a crop to the shorter side would lose most of a line of digits.
         (wide, high), side = sizes[0], max(sizes[0])
         return ImageShape(side if wide == high else (high, wide), (side, side), BILINEAR, channels)
     size = settings.size or usual_size(sizes)
@@ -177,12 +177,12 @@ def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, st
 
 
 def are_small(sizes: Sequence[tuple[int, int]]) -> bool:
-    """Whether all pictures have one size, and it is small enough to be taken as it is."""
+    """Whether all images have the same size, small enough to keep."""
     return len(set(sizes)) == 1 and min(sizes[0]) >= 4 and max(sizes[0]) <= OWN
 
 
 def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
-    """The size of network input next to most of the pictures.
+    """The input size that is closest to most images.
 
     >>> usual_size([(640, 480), (500, 300)]), usual_size([(40, 30), (33, 60)])
     (224, 32)
@@ -197,7 +197,7 @@ def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
 def idx_groups(
     values: list[Any], there: list[int], folder: Path
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
-    """Images, rows and numbers for each IDX file, where all values are like `train-images-idx3-ubyte#17` (from 0)."""
+    """Images, rows and indices for each IDX file, if all values are like `train-images-idx3-ubyte#17` (from 0)."""
     first = values[there[0]] if there else None
     if not isinstance(first, str) or "#" not in first or os.path.lexists(locate_image(first, folder)):
         return None
@@ -217,7 +217,7 @@ def idx_groups(
 
 
 def copy_idx(images: np.ndarray, rows: np.ndarray, numbers: np.ndarray, shape: ImageShape, room: np.ndarray) -> None:
-    """The bytes as they are where they fit, else each image by itself."""
+    """Copy the bytes if they have the right shape, else convert each image."""
     if images.shape[1:] == shape.sides and shape.channels == 1:
         for at in range(0, len(rows), 4096):
             room[rows[at : at + 4096], 0] = images[numbers[at : at + 4096]]
@@ -230,12 +230,12 @@ def copy_idx(images: np.ndarray, rows: np.ndarray, numbers: np.ndarray, shape: I
 
 
 def show_name(value: Any, row: int) -> str:
-    """A picture's name in messages."""
+    """An image's name in messages."""
     return str(value)[-120:] if isinstance(value, str | os.PathLike) else f"image {row + 1}"
 
 
 def unreadable_error(troubles: dict[int, str], values: list[Any]) -> UserError:
-    """One error for all pictures that cannot be read."""
+    """One error for all unreadable images."""
     first, reason = min(troubles.items())
     more = f", and {len(troubles) - 1:,} images more" if len(troubles) > 1 else ""
     return UserError(
@@ -249,7 +249,7 @@ def log_images(
     log: Log, heads: list[tuple[int, int, bool]], shape: ImageShape, troubles: dict[int, str], values: list[Any],
     none: int, size: int,
 ) -> None:  # fmt: skip
-    """What was found and decided."""
+    """Log what was found and decided."""
     sides = sorted({(wide, high) for wide, high, _ in heads})
     if len(sides) == 1:
         what = f"all {sides[0][0]} x {sides[0][1]}"

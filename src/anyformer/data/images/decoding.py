@@ -1,6 +1,6 @@
-"""One picture file into pixels, or the reason why not: bounded in size and time, whatever the file holds.
+"""Decoding one image file into pixels, or the reason why not: bounded in size and time, whatever it contains.
 
-Worker processes import this file, so that it stays light: no torch.
+Worker processes import this file, so it must stay light: no torch.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from anyformer.extras import require
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Only formats that are decoded in this process; EPS, for one, would start another program.
+# Only formats decoded in this process; EPS, for one, would start another program.
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000", "TGA")
 MOST_PIXELS = 2**26  # three bytes each, several copies of which fit into one gigabyte
 MOST_BYTES = 2**29
-MOST_RATIO = 64  # of the longer side to the shorter: beyond, the middle shows nothing, and resizing takes all memory
+MOST_RATIO = 64  # of the longer side to the shorter: beyond, a centre crop shows nothing, and resizing exhausts memory
 GRAY = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 class Unreadable(Exception):
-    """Why a picture cannot be used, in a few words."""
+    """Why an image cannot be used, briefly."""
 
 
 @dataclass(frozen=True)
 class ImageShape:
-    """How pixels are made: (rows, columns) in the end, by way of a resize (an int is the shorter side) and a crop."""
+    """The shape of pixels: a resize (an int is the shorter side) and a crop to (rows, columns)."""
 
     size: int | tuple[int, int] | None
     crop: tuple[int, int] | None
@@ -44,20 +44,20 @@ class ImageShape:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Rows and columns in the end."""
+        """Final rows and columns."""
         last = self.crop if self.crop is not None else self.size
         assert isinstance(last, tuple)
         return last
 
 
 def looked_at(value: Any, folder: Path) -> tuple[int, int, bool]:
-    """Width, height and whether it is gray, from the file's head alone."""
+    """Width, height and whether it is grayscale, from the file's header alone."""
     with open_image(value, folder) as image:
         return *upright_size(image), image.mode in GRAY
 
 
 def pixels(value: Any, folder: Path, shape: ImageShape) -> np.ndarray:
-    """The picture as (channels, rows, columns) in whole numbers 0 to 255."""
+    """The image as (channels, rows, columns) in uint8."""
     with open_image(value, folder) as image:
         made = np.asarray(fit_to_shape(plain(image, shape.channels), shape))
     return np.ascontiguousarray(made[None] if made.ndim == 2 else np.moveaxis(made, -1, 0))
@@ -68,11 +68,11 @@ def pixels(value: Any, folder: Path, shape: ImageShape) -> np.ndarray:
 
 @contextmanager
 def open_image(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> Iterator[Image]:
-    """A picture, its head read; whatever goes wrong inside is told as `Unreadable`."""
+    """Open an image and read its header; any error inside is raised as `Unreadable`."""
     module = pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a large picture we decide below, of odd metadata nothing is used
+            warnings.simplefilter("ignore")  # a large image is decided on below, and odd metadata is not used
             if isinstance(value, module.Image):
                 yield check_sides(value)
                 return
@@ -80,7 +80,7 @@ def open_image(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> It
                 yield check_sides(module.fromarray(value))
                 return
             source = io.BytesIO(value) if isinstance(value, bytes) else present(locate_image(value, folder))
-            module.init()  # loads all formats: unlike a plain open, one of chosen formats does not do so itself
+            module.init()  # loads all formats, which an open with given formats does not
             with module.open(source, formats=[name for name in formats if name in module.OPEN]) as image:
                 yield check_sides(image)
     except Unreadable:
@@ -94,12 +94,12 @@ def open_image(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> It
     except (OSError, ValueError, SyntaxError, TypeError, KeyError, IndexError, EOFError, OverflowError) as error:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise Unreadable(reason) from None
-    except Exception as error:  # decoders raise what they like (struct.error, zlib.error, AttributeError, ...)
+    except Exception as error:  # decoders raise any exception (struct.error, zlib.error, AttributeError, ...)
         raise Unreadable(f"damaged ({type(error).__name__})") from None
 
 
 def pillow() -> Any:
-    """pillow's Image module, loaded when the first picture comes."""
+    """pillow's Image module, imported on first use."""
     require("PIL", "pictures need")
     from PIL import Image
 
@@ -107,7 +107,7 @@ def pillow() -> Any:
 
 
 def locate_image(value: Any, folder: Path) -> Path:
-    """A path of a table, taken from the table's folder, else from where the command runs."""
+    """A path in a table, relative to the table's folder, else to the working directory."""
     if not isinstance(value, str | os.PathLike):
         raise Unreadable(f"{type(value).__name__} instead of a path")
     path = Path(value)
@@ -118,7 +118,7 @@ def locate_image(value: Any, folder: Path) -> Path:
 
 
 def present(path: Path) -> Path:
-    """The path, if a plain file of a bounded size is there."""
+    """The path, if it is a regular file of bounded size."""
     if not path.exists():
         raise Unreadable("a link to nothing" if path.is_symlink() else "no such file")
     if path.is_dir():
@@ -134,7 +134,7 @@ def present(path: Path) -> Path:
 
 
 def check_sides(image: Image) -> Image:
-    """The picture, if its sides are such that it can be decoded and used."""
+    """The image, if its sides allow decoding and use."""
     wide, high = image.size
     if wide < 1 or high < 1:
         raise Unreadable("no pixels")
@@ -149,16 +149,16 @@ def check_sides(image: Image) -> Image:
 
 
 def upright_size(image: Image) -> tuple[int, int]:
-    """Width and height after turning as the camera noted."""
+    """Width and height after EXIF rotation."""
     turned = image.getexif().get(0x0112) in (5, 6, 7, 8)
     return (image.size[1], image.size[0]) if turned else image.size
 
 
 def plain(image: Image, channels: int) -> Image:
-    """The first frame upright, gray or in RGB, white behind what is transparent, 16 bits brought to 8."""
+    """The first frame upright, in grayscale or RGB, on white if transparent, 16 bits reduced to 8."""
     from PIL import ImageOps
 
-    image.load()  # of several frames the first
+    image.load()  # only the first of several frames
     turned = ImageOps.exif_transpose(image)
     if turned.mode.startswith("I") or turned.mode == "F":
         turned = pillow().fromarray(eight_bits(np.asarray(turned)))
@@ -170,7 +170,7 @@ def plain(image: Image, channels: int) -> Image:
 
 
 def eight_bits(values: np.ndarray) -> np.ndarray:
-    """Deep gray as 0 to 255: whole numbers by 16 bits where they need them, shares of 1 by 255."""
+    """High bit-depth grayscale as 0 to 255: integers are scaled from 16 bits if needed, floats multiplied by 255."""
     if np.issubdtype(values.dtype, np.floating):
         values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
         high = float(values.max())
@@ -185,7 +185,7 @@ def eight_bits(values: np.ndarray) -> np.ndarray:
 
 
 def fit_to_shape(image: Image, shape: ImageShape) -> Image:
-    """Resized and cropped, to the pixels that ImageSteps gives for the same picture."""
+    """Resize and crop to the same pixels as ImageSteps."""
     wide, high = image.size
     if shape.size is not None:
         if isinstance(shape.size, int):
@@ -198,6 +198,6 @@ def fit_to_shape(image: Image, shape: ImageShape) -> Image:
         return image
     rows, columns = shape.crop
     wide, high = image.size
-    # Where the picture is too small, zeros stand around it, the odd row or column before.
+    # A small image is padded with zeros, the odd row or column before.
     left, top = (wide - columns) // 2, (high - rows) // 2
     return image.crop((left, top, left + columns, top + rows))

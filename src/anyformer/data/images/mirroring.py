@@ -1,7 +1,7 @@
-"""Whether training images may be flipped left-right: do mirrored ones still mean what they say?
+"""Whether training images may be flipped left-right: do mirrored ones keep their class?
 
-A letter or a digit mirrored is another one, or none; a dog is a dog. A simple classifier that has never seen a
-mirrored image tells them apart: where it reads mirrored images as well as the others, the data has no left and right.
+A mirrored letter or digit is another one, or none; a mirrored dog is a dog. The test is a simple classifier that has
+never seen mirrored images: if its accuracy on them is as good, the classes do not depend on left and right.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_IMAGES = 4000  # looked at
-SIDE = 16  # cells a side that images are averaged to
-MARGIN = 0.02  # of accuracy that may be lost by mirroring, beside what is chance
+MOST_IMAGES = 4000  # images examined
+SIDE = 16  # images are averaged to this many cells per side
+MARGIN = 0.02  # tolerated loss of accuracy by mirroring, in addition to chance
 
 
 class MirrorTest(NamedTuple):
-    """Accuracies of the nearest class mean on images and on the same images mirrored."""
+    """Accuracy of the nearest class mean on images and on the same images mirrored."""
 
     straight: float
     mirrored: float
@@ -24,13 +24,13 @@ class MirrorTest(NamedTuple):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether mirroring loses no more than chance may explain, two standard errors."""
+        """Whether mirroring loses no more than the margin plus two standard errors."""
         spread = (max(1e-9, self.straight * (1 - self.straight)) / max(1, self.images)) ** 0.5
         return self.mirrored >= self.straight - MARGIN - 2 * spread
 
 
 def compare_mirrored(pixels: np.ndarray, rows: np.ndarray, classes: np.ndarray) -> MirrorTest:
-    """Learn class means from half of some images and classify the other half; `classes` (N,) are those of `rows`."""
+    """Fit class means to half of the images and classify the other half; `classes` (N,) are those of `rows`."""
     order = np.random.default_rng(0).permutation(len(rows))[:MOST_IMAGES]
     half = len(order) // 2
     (learned, known), (others, truth) = (
@@ -44,7 +44,7 @@ def compare_mirrored(pixels: np.ndarray, rows: np.ndarray, classes: np.ndarray) 
 
 
 def shrink(pixels: np.ndarray) -> np.ndarray:
-    """Images (N, C, H, W) as means of blocks, at most 16 x 16 of them; what is over at the edges is left out evenly."""
+    """Average images (N, C, H, W) over blocks to at most 16 x 16; a remainder is cropped evenly at the edges."""
     for axis in (2, 3):
         length = pixels.shape[axis]
         block = -(-length // SIDE)
@@ -56,7 +56,7 @@ def shrink(pixels: np.ndarray) -> np.ndarray:
 
 
 def nearest(images: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The number of the mean that each image is closest to."""
+    """The index of the mean closest to each image."""
     flat, centres = images.reshape(len(images), -1), means.reshape(len(means), -1)
-    distances = (centres**2).sum(1) - 2 * flat @ centres.T  # less |image|², which is the same for all
+    distances = (centres**2).sum(1) - 2 * flat @ centres.T  # without |image|², which is the same for all
     return np.asarray(distances.argmin(1))

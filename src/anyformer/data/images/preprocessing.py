@@ -1,7 +1,7 @@
-"""Pictures into pixels as a trained model wants them: resize, crop, rescale, normalise (preprocessor_config.json).
+"""Image preprocessing of a pretrained model: resize, crop, rescale, normalise (preprocessor_config.json).
 
-The arithmetic is that of transformers' PIL image processors, step by step and type by type, so that a model opened here
-sees the very numbers it sees there.
+The arithmetic is that of transformers' PIL image processors, step by step and dtype by dtype, so that a model gets
+exactly the same inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FILE = "preprocessor_config.json"
-NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)  # pillow's numbers, which are also the file's
+NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)  # pillow's constants, which are also the file's
 FILTERS = {"nearest": NEAREST, "lanczos": LANCZOS, "bilinear": BILINEAR, "bicubic": BICUBIC, "box": BOX,
            "hamming": HAMMING}  # fmt: skip
 Pixels = NDArray[Any]
@@ -36,10 +36,10 @@ CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.261302
 
 @dataclass(frozen=True)
 class ImageSteps:
-    """What happens to a picture before a network sees it, in the order of the fields; None leaves a step out.
+    """Preprocessing steps of an image, in the order of the fields; None skips a step.
 
-    `size` and `crop` are (rows, columns); a whole number as `size` is the length of the shorter side, and the picture
-    keeps its shape. `mean` and `std` are one number a channel.
+    `size` and `crop` are (rows, columns); an integer `size` is the length of the shorter side, keeping the aspect
+    ratio. `mean` and `std` have one number per channel.
 
     >>> steps = ImageSteps(size=(8, 8))
     >>> steps([np.zeros((5, 7, 3), np.uint8), np.ones((9, 9, 3), np.uint8)]).shape
@@ -52,12 +52,12 @@ class ImageSteps:
     scale: float | None = 1 / 255
     mean: tuple[float, ...] | None = HALF
     std: tuple[float, ...] | None = HALF
-    convert: bool | None = None  # to RGB with white behind what is transparent; None: only what has other channels
+    convert: bool | None = None  # to RGB on white if transparent; None: only if the number of channels differs
     kind: str = "ViTImageProcessor"  # the class of transformers that reads it
-    unused: Mapping[str, Any] = field(default_factory=dict)  # settings of steps that are switched off
+    unused: Mapping[str, Any] = field(default_factory=dict)  # settings of disabled steps
 
     def __call__(self, pictures: Any) -> Tensor:
-        """One picture or several (paths, PIL images, arrays or tensors) to (B, channels, H, W) in float32."""
+        """One or several images (paths, PIL images, arrays or tensors) to (B, channels, H, W) in float32."""
         made = [self.one(picture) for picture in flat(pictures)]
         shapes = sorted({pixels.shape for pixels in made})
         if len(shapes) > 1:
@@ -66,7 +66,7 @@ class ImageSteps:
         return torch.from_numpy(np.stack(made).astype(np.float32))
 
     def one(self, picture: Any) -> Pixels:
-        """One picture to (channels, H, W)."""
+        """One image to (channels, H, W)."""
         pixels = self.channels(picture)
         if self.size is not None:
             pixels = resize_pixels(pixels, target(pixels, self.size), self.resample)
@@ -84,7 +84,7 @@ class ImageSteps:
         return pixels
 
     def channels(self, picture: Any) -> Pixels:
-        """A picture as (channels, H, W), in RGB unless the settings are for another number of channels."""
+        """An image as (channels, H, W), in RGB unless the settings have another number of channels."""
         image_module = pillow()
         if isinstance(picture, str | Path):
             picture = load_image(Path(picture))
@@ -106,11 +106,11 @@ class ImageSteps:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, kind: str | None = None, where: str = FILE) -> ImageSteps:
-        """The steps a preprocessor_config.json describes; `kind` names the processor where the file does not.
+        """The steps in a preprocessor_config.json; `kind` is the processor class if the file names none.
 
-        Options left out have the defaults of transformers' class; unknown ones are refused by name.
+        Missing options have the defaults of transformers' class; unknown ones are rejected by name.
         """
-        if isinstance(data.get("image_processor"), Mapping):  # a processor for text and images keeps them in there
+        if isinstance(data.get("image_processor"), Mapping):  # a processor for text and images nests them
             data = data["image_processor"]
         said = data.get("image_processor_type") or data.get("feature_extractor_type") or kind or ""
         named = str(said).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
@@ -126,9 +126,9 @@ class ImageSteps:
 
     @classmethod
     def of_timm(cls, given: Mapping[str, Any], where: str) -> ImageSteps:
-        """What timm does to a picture before the model sees it: the `pretrained_cfg` of its config.json.
+        """timm's preprocessing: the `pretrained_cfg` of its config.json.
 
-        The shorter side becomes as long as makes the input the middle `crop_pct` of it.
+        The image is resized so that the input size is its centre crop by `crop_pct`.
         """
         size = given.get("input_size", (3, 224, 224))
         filter_named, share = given.get("interpolation", "bicubic"), given.get("crop_pct", 0.875)
@@ -150,7 +150,8 @@ class ImageSteps:
 
     @classmethod
     def of_detector(cls, data: Mapping[str, Any], where: str) -> ImageSteps:
-        """DETR's file: what it does to colours counts; sizes and padding are the batches' and kept aside."""
+        """DETR's file: only rescaling and normalisation are used; batches apply sizes and padding, which are kept
+        aside."""
         used = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
         given = {name: data[name] for name in used if data.get(name) is not None}
         kept = {name: value for name, value in data.items() if name not in used and name not in IRRELEVANT}
@@ -158,7 +159,7 @@ class ImageSteps:
         return replace(made, unused={"do_resize": True} | kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as transformers writes it."""
+        """The settings in transformers' format."""
         switch = False if "do_center_crop" in DEFAULTS.get(self.kind, {}) else None  # some classes have no such step
         steps: dict[str, Any] = {
             "do_resize": self.size is not None,
@@ -188,7 +189,7 @@ class ImageSteps:
         return path
 
     def resized(self, size: int | tuple[int, int]) -> ImageSteps:
-        """The same steps for a model that takes another size; a crop keeps its share of the picture."""
+        """The same steps for a model with another input size; a crop keeps its fraction of the image."""
         new = (size, size) if isinstance(size, int) else size
         if self.crop is None or self.size is None:
             return replace(self, size=new if self.crop is None else self.size, crop=None if self.crop is None else new)
@@ -198,14 +199,14 @@ class ImageSteps:
         return replace(self, size=(grown[0], grown[1]), crop=new)
 
 
-# Every option that changes pixels, with the value transformers' base class has for it.
+# Every option that changes pixels, with the default of transformers' base class.
 OPTIONS: dict[str, Any] = {
     "do_resize": None, "size": None, "resample": BILINEAR, "default_to_square": True,
     "do_center_crop": None, "crop_size": None, "do_rescale": None, "rescale_factor": 1 / 255,
     "do_normalize": None, "image_mean": None, "image_std": None, "do_convert_rgb": None, "do_pad": None,
     "pad_size": None, "data_format": "channels_first", "input_data_format": None,
 }  # fmt: skip
-IRRELEVANT = {  # names, devices, and how their Python answers
+IRRELEVANT = {  # names, devices, and output formats
     "image_processor_type", "feature_extractor_type", "processor_class", "_processor_class", "_valid_processor_keys",
     "model_input_names", "device", "return_tensors", "disable_grouping", "image_seq_length", "auto_map",
     "transformers_version",
@@ -226,12 +227,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": PLAIN | {"size": {"height": 224, "width": 224}},
     "DeiTImageProcessor": PLAIN | CROPPED | {"size": {"height": 256, "width": 256}},
     "CLIPImageProcessor": OPENAI,
-    "BitImageProcessor": OPENAI,  # what DINOv2's folders name
+    "BitImageProcessor": OPENAI,  # used by DINOv2's folders
 }
 
 
 class Reader:
-    """The options of one file, checked while they are read."""
+    """The options of one file, validated while they are read."""
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self.data, self.where = data, where
@@ -279,7 +280,7 @@ class Reader:
         return float(value)
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """One number a channel; a single number stands for three."""
+        """One number per channel; a single number is repeated three times."""
         value = self.data[name]
         given = list(value) if isinstance(value, list | tuple) else [value] * 3
         if not given or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
@@ -309,7 +310,7 @@ class Reader:
 
 
 def pillow() -> Any:
-    """pillow's Image module, loaded when the first picture comes."""
+    """pillow's Image module, imported on first use."""
     require("PIL", "pictures need")
     from PIL import Image
 
@@ -317,7 +318,7 @@ def pillow() -> Any:
 
 
 def load_image(path: Path) -> Image:
-    """A picture file, turned upright as its camera noted, in RGB."""
+    """Load an image file in RGB, rotated by its EXIF orientation."""
     module = pillow()
     from PIL import ImageOps
 
@@ -332,7 +333,7 @@ def load_image(path: Path) -> Image:
 
 
 def flat(pictures: Any) -> list[Any]:
-    """One picture, a batch in one array, or a list of them, as a list."""
+    """One image, a batch in one array, or a list of them, as a list."""
     if isinstance(pictures, np.ndarray | Tensor):
         return list(pictures) if pictures.ndim == 4 else [pictures]
     found = list(pictures) if isinstance(pictures, Sequence) and not isinstance(pictures, str) else [pictures]
@@ -342,7 +343,7 @@ def flat(pictures: Any) -> list[Any]:
 
 
 def on_white(image: Image) -> Image:
-    """A picture in RGB, with white behind what is transparent."""
+    """An image in RGB, on white if transparent."""
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     above = image.convert("RGBA")
@@ -351,7 +352,7 @@ def on_white(image: Image) -> Image:
 
 
 def channels_first(pixels: Pixels) -> Pixels:
-    """An array (H, W), (channels, H, W) or (H, W, channels) with its channels first; both ways possible: as it is."""
+    """An array (H, W), (channels, H, W) or (H, W, channels) with channels first; unchanged if ambiguous."""
     if pixels.ndim == 2:
         return pixels[None]
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4):
@@ -362,7 +363,7 @@ def channels_first(pixels: Pixels) -> Pixels:
 
 
 def convert_to_rgb(pixels: Pixels) -> Pixels:
-    """Gray or half-transparent channels (1 or 4, H, W) as three, with white behind."""
+    """Grayscale or RGBA channels (1 or 4, H, W) as RGB on white."""
     if len(pixels) == 1:
         return np.repeat(pixels, 3, 0)
     if len(pixels) != 4:
@@ -384,7 +385,7 @@ def target(pixels: Pixels, size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def resize_pixels(pixels: Pixels, size: tuple[int, int], resample: int) -> Pixels:
-    """(channels, H, W) to another H and W; pillow takes whole numbers, so shares of 1 go through 0 to 255 and back."""
+    """Resize (channels, H, W); pillow needs uint8, so floats are converted to 0 to 255 and back."""
     shares = False
     if pixels.dtype != np.uint8:
         low, high = pixels.min(), pixels.max()
@@ -402,11 +403,11 @@ def resize_pixels(pixels: Pixels, size: tuple[int, int], resample: int) -> Pixel
 
 
 def crop_middle(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """The middle of a picture; where it is too small, zeros stand around it."""
+    """The centre crop of an image; a small image is padded with zeros."""
     for axis, want in enumerate(size, 1):
         have = pixels.shape[axis]
         if have < want:
-            before = -(-(want - have) // 2)  # the odd row goes before, as theirs
+            before = -(-(want - have) // 2)  # the odd row goes before, as in transformers
             pad = [(0, 0)] * 3
             pad[axis] = (before, want - have - before)
             pixels = np.pad(pixels, pad)

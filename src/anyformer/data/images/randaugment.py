@@ -1,7 +1,7 @@
 """The fourteen operations of RandAugment (1909.13719), by strength from 0 to 1 and sign.
 
-Images are (C, H, W) in whole numbers 0 to 255. What changes each pixel by itself is a table of 256 numbers, which is
-faster than any library for small images; what moves pixels is pillow's.
+Images are (C, H, W) in uint8. Pixel-wise operations are lookup tables of 256 values, which are fastest for small
+images; geometric ones use pillow.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Operation = Callable[[np.ndarray, float, int], np.ndarray]
-SHEAR, ROTATE, SHIFT, CHANGE, BITS = 0.3, 30.0, 150 / 331, 0.9, 4  # what strength 1 means
+SHEAR, ROTATE, SHIFT, CHANGE, BITS = 0.3, 30.0, 150 / 331, 0.9, 4  # the meaning of strength 1
 LEVELS = np.arange(256, dtype=np.float32)
 WHOLE = np.arange(256, dtype=np.uint8)
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # how bright red, green and blue look
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # weights of red, green and blue in luminance
 
 
 def identity(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
     return image
 
 
-# ---------------------------------------------------------------- moved pixels
+# ---------------------------------------------------------------- geometric operations
 
 
 def move_by(image: np.ndarray, down: int, right: int) -> np.ndarray:
-    """Moved by whole pixels; black comes in."""
+    """Shift by whole pixels, padding with black."""
     _, high, wide = image.shape
     down, right = max(-high, min(high, down)), max(-wide, min(wide, right))
     made = np.zeros_like(image)
@@ -57,7 +57,7 @@ def through_pillow(image: np.ndarray, change: Callable[[Image], Image]) -> np.nd
 
 
 def affine(image: np.ndarray, *matrix: float) -> np.ndarray:
-    """Pixels taken from other places; what comes from outside is black."""
+    """Affine transform, padding with black."""
     module = pillow()
 
     def change(picture: Image) -> Image:
@@ -68,7 +68,7 @@ def affine(image: np.ndarray, *matrix: float) -> np.ndarray:
 
 def shear_x(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
     by = sign * SHEAR * strength
-    return affine(image, 1, by, -by * image.shape[1] / 2, 0, 1, 0)  # about the middle
+    return affine(image, 1, by, -by * image.shape[1] / 2, 0, 1, 0)  # about the centre
 
 
 def shear_y(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
@@ -87,11 +87,11 @@ def sharpness(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
     return through_pillow(image, lambda p: ImageEnhance.Sharpness(p).enhance(1 + sign * CHANGE * strength))
 
 
-# ---------------------------------------------------------------- each pixel by itself
+# ---------------------------------------------------------------- pixel-wise operations
 
 
 def whole(values: np.ndarray) -> np.ndarray:
-    """Numbers as levels 0 to 255."""
+    """Numbers rounded to levels from 0 to 255."""
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
@@ -100,14 +100,14 @@ def brightness(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
 
 
 def contrast(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
-    """Away from the mean brightness, or towards it."""
+    """Change contrast: away from the mean brightness, or towards it."""
     means = image.mean((1, 2), dtype=np.float32)
     middle = float(means[0] if len(means) == 1 else means @ LUMA)
     return whole(middle + (LEVELS - middle) * (1 + sign * CHANGE * strength)).take(image)
 
 
 def colour(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
-    """Away from gray, or towards it; gray images stay."""
+    """Change saturation: away from gray, or towards it; grayscale images are unchanged."""
     if len(image) == 1:
         return image
     gray = np.tensordot(LUMA, image.astype(np.float32), 1)
@@ -124,7 +124,7 @@ def solarize(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
 
 
 def auto_contrast(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
-    """Each channel stretched from black to white."""
+    """Stretch each channel from black to white."""
     made = np.empty_like(image)
     for band, out in zip(image, made, strict=True):
         low, high = int(band.min()), int(band.max())
@@ -133,12 +133,12 @@ def auto_contrast(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
 
 
 def equalize(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
-    """Each channel with its levels spread, so that all are about as frequent."""
+    """Equalise the histogram of each channel."""
     made = np.empty_like(image)
     for band, out in zip(image, made, strict=True):
         counts = np.bincount(band.ravel(), minlength=256)
         below = np.cumsum(counts) - counts
-        spread = band.size - counts[np.flatnonzero(counts)[-1]]  # of all pixels but those of the highest level
+        spread = band.size - counts[np.flatnonzero(counts)[-1]]  # all pixels but those of the highest level
         out[...] = whole(below * (255 / spread)).take(band) if spread else band
     return made
 

@@ -1,4 +1,4 @@
-"""Pictures decoded in worker processes; one that kills its worker is found and named."""
+"""Image decoding in worker processes; an image that kills its worker is identified."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 from anyformer.data.images.decoding import ImageShape, Unreadable, looked_at, pixels
 from anyformer.parent_death import end_with_parent
 
-TOGETHER = 32  # pictures a worker takes at once
+TOGETHER = 32  # images per task of a worker
 FEW = 256  # below this, starting workers takes longer than decoding
 Work = Callable[[Any, Path], Any]
 
 
 def look(value: Any, folder: Path) -> Any:
-    """The head of one picture, or the reason why not."""
+    """The header of one image, or the reason why not."""
     try:
         return looked_at(value, folder)
     except Unreadable as error:
@@ -29,7 +29,7 @@ def look(value: Any, folder: Path) -> Any:
 
 
 def decode(value: Any, folder: Path, shape: ImageShape) -> Any:
-    """The pixels of one picture, or the reason why not."""
+    """The pixels of one image, or the reason why not."""
     try:
         return pixels(value, folder, shape)
     except Unreadable as error:
@@ -37,17 +37,17 @@ def decode(value: Any, folder: Path, shape: ImageShape) -> Any:
 
 
 def each(work: Work, values: list[Any], folder: Path) -> list[Any]:
-    """What a worker process does with its share."""
+    """Process one task in a worker."""
     return [work(value, folder) for value in values]
 
 
 def map_in_workers(work: Work, values: list[Any], folder: Path, processes: int) -> Iterator[Any]:
-    """The work on each value in order; on several processes where there are many files."""
+    """Map the work over the values in order; in several processes if there are many files."""
     if processes < 2 or len(values) < FEW or "fork" not in multiprocessing.get_all_start_methods():
         yield from (work(value, folder) for value in values)
         return
     parts = [values[at : at + TOGETHER] for at in range(0, len(values), TOGETHER)]
-    # Forked workers need nothing of the script that started the training, and touch neither torch nor a GPU.
+    # Forked workers do not import the script that started the training, and touch neither torch nor a GPU.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with pool(processes) as workers:
@@ -56,7 +56,7 @@ def map_in_workers(work: Work, values: list[Any], folder: Path, processes: int) 
             try:
                 for number, part in enumerate(parts):
                     waiting.append(workers.submit(each, work, part, folder))
-                    if number >= 4 * processes:  # a few shares ahead, so that memory stays bounded
+                    if number >= 4 * processes:  # a few tasks ahead, so that memory stays bounded
                         yield from waiting.popleft().result()
                         done += 1
                 while waiting:
@@ -76,7 +76,7 @@ def pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
 
 
 def alone(work: Work, values: list[Any], folder: Path) -> Iterator[Any]:
-    """A share that some picture may have killed a worker of: together first, then each in a process of its own."""
+    """A task in which an image may have killed the worker: retried as a whole, then each image in its own process."""
     try:
         with pool(1) as worker:
             yield from worker.submit(each, work, values, folder).result()

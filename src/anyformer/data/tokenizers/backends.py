@@ -1,4 +1,4 @@
-"""What turns text into ids: the tokenizers library, or sentencepiece for the one family it cannot hold (Marian)."""
+"""Tokenizer backends: the tokenizers library, or sentencepiece for the one family it does not support (Marian)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anyformer.errors import UserError
 from anyformer.extras import require
 
 Text = str | tuple[str, str]
-Offsets = list[tuple[int, int]]  # of each token the characters of the text that it stands for: from, up to
+Offsets = list[tuple[int, int]]  # the character range of each token: start, stop
 
 
 class TokenizerBackend(Protocol):
-    """Text to ids and back, without any knowledge of padding or settings."""
+    """Text to ids and back, without padding or settings."""
 
     def size(self) -> int:
         """One more than the highest id."""
@@ -39,11 +39,11 @@ class TokenizerBackend(Protocol):
         ...
 
     def encode(self, texts: Sequence[Text], *, special: bool, safe: bool) -> list[list[int]]:
-        """Ids of each text or pair; `special` puts begin and end tokens around; `safe` takes none from the text."""
+        """Ids of each text or pair; `special` adds special tokens around; `safe` parses none in the text."""
         ...
 
     def encode_with_offsets(self, texts: Sequence[str], *, safe: bool) -> list[tuple[list[int], Offsets]]:
-        """Ids of each text, nothing put around, with the characters that each token stands for."""
+        """Ids of each text, without special tokens, and the character range of each token."""
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
@@ -51,18 +51,18 @@ class TokenizerBackend(Protocol):
         ...
 
     def files(self) -> dict[str, bytes]:
-        """The files that hold the vocabulary, by name."""
+        """The vocabulary files, by name."""
         ...
 
 
 class LibraryEngine:
-    """A `tokenizers.Tokenizer`, with a copy that does not know special tokens for text that must not name them."""
+    """A `tokenizers.Tokenizer`, with a copy that ignores special tokens in untrusted text."""
 
     def __init__(self, core: Core, roles: dict[str, str], *, tidy: str = "") -> None:
         self.core, self.tidy = core, tidy
         core.encode_special_tokens = False
         special = {number: t.content for number, t in core.get_added_tokens_decoder().items() if t.special}
-        # An unknown token says that text was unknown, unless it also has another meaning (GPT-2's is its end of text).
+        # Exclude the unknown token, unless it has another role too (GPT-2's is its end of text).
         others = {token for role, token in roles.items() if role != "unk"}
         unk = roles.get("unk", "")
         self.unk = core.token_to_id(unk) if unk and unk not in others else None
@@ -72,17 +72,17 @@ class LibraryEngine:
 
     @cached_property
     def guarded(self) -> Core:
-        """The same tokenizer, to which special tokens in a text are plain text."""
+        """A copy of the tokenizer to which special tokens in a text are plain text."""
         copy = Core.from_str(self.core.to_str())
         copy.encode_special_tokens = True
         return copy
 
     @cached_property
     def around(self) -> list[int]:
-        """How many special tokens are put around a text, and around a pair."""
+        """The numbers of special tokens added to a text, and to a pair."""
         try:
             return [self.count(row.ids) for row in self.guarded.encode_batch_fast(["", ("", "")])]
-        except Exception:  # a word tokenizer without an unknown token cannot encode nothing either
+        except Exception:  # a word tokenizer without an unknown token cannot encode an empty text either
             return [0, 0]
 
     def size(self) -> int:
@@ -122,7 +122,7 @@ class LibraryEngine:
         return 0 if self.forbidden.isdisjoint(ids) else sum(map(self.forbidden.__contains__, ids))
 
     def careful(self, text: Text, special: bool) -> list[int]:
-        """Ids of a text whose plain words are special tokens of the vocabulary: those words are cut apart."""
+        """Ids of a text that contains vocabulary special tokens as plain words: those words are split."""
         one, two = text if isinstance(text, tuple) else (text, None)
         whole = self.guarded.encode(one, two, add_special_tokens=special)
         sides = [self.cut_apart(part) for part in (one, two) if part is not None]
@@ -140,7 +140,7 @@ class LibraryEngine:
         return [number for number, _ in self.cut_apart_with_offsets(text)]
 
     def cut_apart_with_offsets(self, text: str) -> list[tuple[int, tuple[int, int]]]:
-        """The ids of a text whose words must not be special tokens, each with the characters that it stands for."""
+        """The ids of a text whose words must not become special tokens, each with its character range."""
         places = [match.start() + 1 for match in self.look_alike.finditer(text)] if self.look_alike else []
         edges = [0, *places, len(text)]
         for cuts in (edges, range(len(text) + 1)):
@@ -175,7 +175,7 @@ class LibraryEngine:
 
 
 def tidy_blanks(text: str) -> str:
-    """Blanks before marks and short forms taken out, as published WordPiece tokenizers ask for."""
+    """Remove spaces before punctuation and contractions, as published WordPiece tokenizers do."""
     for blank in (" .", " ?", " !", " ,"):
         text = text.replace(blank, blank[1:])
     text = text.replace(" ' ", "'")
@@ -185,7 +185,7 @@ def tidy_blanks(text: str) -> str:
 
 
 def wrong_text(texts: Sequence[Any]) -> UserError:
-    """Which of the texts is not text."""
+    """The error for a text that is not a valid string."""
     for i, text in enumerate(texts):
         for part in text if isinstance(text, tuple) else (text,):
             if not isinstance(part, str):
@@ -196,7 +196,7 @@ def wrong_text(texts: Sequence[Any]) -> UserError:
 
 
 class MarianEngine:
-    """Two sentencepiece models, one a language, over one vocabulary. `target` reads the other language."""
+    """Two sentencepiece models, one per language, over one vocabulary. `target` encodes the target language."""
 
     def __init__(self, folder: Path, roles: dict[str, str], extra: Sequence[str], *, target: bool) -> None:
         self.kept = {name: read_bytes(folder, name) for name in ("source.spm", "target.spm", "vocab.json")}
@@ -250,7 +250,7 @@ class MarianEngine:
         return [self.unk if i in marked else i for i in found] if safe else found
 
     def pieces(self, text: str) -> list[str]:
-        # ">>fr<< text" names the language to translate into; it is one token, not text.
+        # ">>fr<< text" names the target language; it is one token, not text
         code, close, rest = text.partition("<<") if text.startswith(">>") else ("", "", "")
         front = [code + close] if close else []
         pieces: list[str] = self.model.encode(rest if close else text, out_type=str)

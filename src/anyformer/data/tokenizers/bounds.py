@@ -1,8 +1,7 @@
-"""What a tokenizer.json may ask for before it is handed to the tokenizers library.
+"""Limits on a tokenizer.json, checked before it is passed to the tokenizers library.
 
-The library is compiled: it takes any number for an id and any list for a pipeline, and where they ask for too much
-memory the whole process ends. So ids are held against the size of the file, and the steps of a pipeline against what a
-text could become in them.
+The library is compiled: it accepts any id and any pipeline, and if these need too much memory the whole process dies.
+So ids are limited by the size of the file, and pipeline steps by how much they could expand a text.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from anyformer.errors import UserError
 
 FILE = "tokenizer.json"
 FIX = "that is not a published tokenizer; copy the file again"
-FEW_IDS = 2**16  # ids a file may use without having as many bytes: a cut vocabulary keeps its special tokens' numbers
+FEW_IDS = 2**16  # ids allowed regardless of the file size: a reduced vocabulary keeps the ids of its special tokens
 LONGEST_TOKEN = 2**16  # characters
-LONGEST_PATTERN, MOST_REPEATS = 2**14, 2**12  # of a regular expression: characters, and its counts {n} multiplied
-LONGEST_WORD = 10_000  # characters; WordPiece compares every piece of a word
-MOST_STEPS, DEEPEST = 64, 8  # of a pipeline, and of pipelines inside each other
-MOST_GROWTH = 2**12  # characters that a character may become
+LONGEST_PATTERN, MOST_REPEATS = 2**14, 2**12  # of a regular expression: characters, and the product of its counts {n}
+LONGEST_WORD = 10_000  # characters; WordPiece tries every substring of a word
+MOST_STEPS, DEEPEST = 64, 8  # of a pipeline, and of nested pipelines
+MOST_GROWTH = 2**12  # characters that one character may expand to
 PIPELINES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors",
              "decoder": "decoders"}  # fmt: skip
 
 
 def check_tokenizer(data: Mapping[str, Any], size: int) -> None:
-    """Refuse a tokenizer.json, of `size` characters, whose numbers and steps no tokenizer needs."""
+    """Reject a tokenizer.json, of `size` characters, with numbers and steps that no tokenizer needs."""
     model = data.get("model")
     if not isinstance(model, dict):
         raise bounds_error("there is no model")
@@ -50,7 +49,7 @@ def bounds_error(what: str) -> UserError:
 
 
 def check_model(model: Mapping[str, Any], ids: int) -> None:
-    """Vocabulary, merges and limits of the model."""
+    """Check vocabulary, merges and limits of the model."""
     vocab = model.get("vocab")
     if isinstance(vocab, dict):
         for token, number in vocab.items():
@@ -76,7 +75,7 @@ def check_model(model: Mapping[str, Any], ids: int) -> None:
 
 
 def check_added(rows: Any, ids: int) -> None:
-    """Tokens beside the vocabulary."""
+    """Check the added tokens."""
     if rows is None:
         return
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -87,7 +86,7 @@ def check_added(rows: Any, ids: int) -> None:
 
 
 def check_token(token: Any, where: str = FILE) -> None:
-    """Refuse what is not a token: no text, or one that no vocabulary would hold."""
+    """Reject an invalid token: not a string, or too long for any vocabulary."""
     if not isinstance(token, str) or len(token) > LONGEST_TOKEN:
         raise UserError(
             f"{str(token)[:40]!r} is not a token of at most {LONGEST_TOKEN:,} characters", where=where, fix=FIX
@@ -111,7 +110,7 @@ def is_number(value: Any) -> bool:
 
 
 def steps_of(step: Any, inner: str, name: str, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """The steps of a pipeline one after the other, those of pipelines inside it too."""
+    """The flattened steps of a pipeline, including nested ones."""
     if step is None:
         return
     if not isinstance(step, dict) or not isinstance(step.get("type"), str):
@@ -129,7 +128,7 @@ def steps_of(step: Any, inner: str, name: str, depth: int = 0) -> Iterator[dict[
 
 
 def check_step(step: Mapping[str, Any], name: str, ids: int) -> None:
-    """Patterns, ids and lengths of one step."""
+    """Check patterns, ids and lengths of one step."""
     for key, value in step.items():
         if isinstance(value, str) and key != "precompiled_charsmap":
             check_token(value)
@@ -144,7 +143,7 @@ def check_step(step: Mapping[str, Any], name: str, ids: int) -> None:
 
 
 def check_template(step: Mapping[str, Any]) -> None:
-    """What is put around a text names special tokens that the step itself describes."""
+    """Check that a template only uses special tokens that it defines."""
     known = step.get("special_tokens")
     if isinstance(known, list):
         known = {row.get("id"): row for row in known if isinstance(row, dict)}
@@ -169,19 +168,19 @@ def numbers_in(value: Any) -> Iterator[int | float]:
 
 
 def growth(steps: list[dict[str, Any]]) -> int:
-    """How many characters one character may become, at most, in the steps that replace text."""
+    """The maximum number of characters that one character may expand to in the steps that replace text."""
     found = 1
     for step in steps:
         if step["type"] == "Replace":
             pattern, content = step.get("pattern"), str(step.get("content", ""))
             exact = pattern.get("String") if isinstance(pattern, dict) else None
-            # A regular expression may match nothing at all, before every character.
+            # A regular expression may match the empty string before every character.
             found *= max(1, -(-len(content) // len(exact)) if exact else len(content) + 1)
     return found
 
 
 def check_pattern(pattern: str, name: str) -> None:
-    """A regular expression that takes neither much memory to compile nor, on a long text, for ever to match."""
+    """Reject a regular expression that needs much memory to compile or, on a long text, unbounded time to match."""
     repeats = 1
     for count in re.findall(r"\{(\d+)(?:,(\d*))?\}", pattern):
         repeats *= max(int(number or 1) if len(number) < 9 else MOST_REPEATS + 1 for number in count) or 1
@@ -192,12 +191,12 @@ def check_pattern(pattern: str, name: str) -> None:
 
 
 def repeats_a_repeat(pattern: str) -> bool:
-    r"""Whether a group that repeats something without a limit is itself repeated without a limit, as (a+)+ is.
+    r"""Whether an unbounded repetition is nested in another one, as in (a+)+.
 
     >>> repeats_a_repeat(r"(a+)+$"), repeats_a_repeat(r"\s+(?!\S)|(?:'s)? ?\p{L}+")
     (True, False)
     """
-    open_groups, closed = [False], None  # whether a group holds such a repetition; that of the group just closed
+    open_groups, closed = [False], None  # whether a group contains such a repetition; that of the group just closed
     at, in_class = 0, False
     while at < len(pattern):
         letter, rest = pattern[at], pattern[at:]

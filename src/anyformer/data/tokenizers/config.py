@@ -1,4 +1,4 @@
-"""What the files beside a vocabulary say: which token has which role, which are added, and how they match."""
+"""The settings beside a vocabulary: special token roles, added tokens, and how they match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Token = AddedToken | str
 def merge_settings(
     folder: Path, settings: Mapping[str, Any], listed: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Any], dict[int, AddedToken]]:
-    """The settings of all files in one, and every added token by its id."""
+    """The merged settings of all files, and every added token by its id."""
     merged = dict(settings)
     added: dict[int, AddedToken] = {}
     known = merged.pop("added_tokens_decoder", None)
@@ -50,7 +50,7 @@ def merge_settings(
 
 
 def extras(settings: Mapping[str, Any]) -> list[Token] | None:
-    """Further special tokens, under whichever of their names they come; None where nothing is said."""
+    """Further special tokens, under any of their keys; None if not given."""
     listed = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
     if isinstance(listed, dict):
         listed = list(listed.values())
@@ -63,14 +63,14 @@ def extras(settings: Mapping[str, Any]) -> list[Token] | None:
 
 
 def content(value: Any) -> str:
-    """The token's own text, in whichever way it is written."""
+    """The text of a token, in any notation."""
     if isinstance(value, dict):
         return str(value.get("content", ""))
     return value.content if isinstance(value, AddedToken) else str(value)
 
 
 def special_token(value: Any, key: str) -> Token:
-    """A special token written as a string, or as a token with its flags."""
+    """A special token given as a string, or as a token with flags."""
     if isinstance(value, str):
         check_token(value, SETTINGS)
     if isinstance(value, str | AddedToken):
@@ -81,7 +81,7 @@ def special_token(value: Any, key: str) -> Token:
 
 
 def added_token(value: Any, where: str) -> AddedToken:
-    """A token with its flags, as the files write it."""
+    """A token with its flags, as in the files."""
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         raise UserError(f"{str(value)[:40]!r} is not a token", where=where, fix=AGAIN)
     check_token(value["content"], where)
@@ -95,7 +95,7 @@ def added_token(value: Any, where: str) -> AddedToken:
 
 
 def named_tokens(settings: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Token]:
-    """Key -> token: the seven roles first, then what a model names itself (image_token and the like)."""
+    """Key -> token: the seven roles first, then a model's own (image_token and the like)."""
     keys = [f"{role}_token" for role in ROLES]
     named: dict[str, Token] = {}
     for key in keys:
@@ -128,7 +128,7 @@ def add_special(
 
 
 def flag(settings: Mapping[str, Any], key: str, default: bool) -> bool:
-    """A setting that is true or false."""
+    """A boolean setting."""
     value = settings.get(key)
     if value is not None and not isinstance(value, bool):
         raise UserError(f"{key} is {str(value)[:40]!r}", where=SETTINGS, fix="use true or false")

@@ -1,4 +1,4 @@
-"""Much text into ids: what a tokenizer gives, faster, because the words of a language come again and again."""
+"""Fast encoding of large texts: equal to the tokenizer's, but each distinct word is encoded only once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 
-# A byte-level BPE always begins a new word here: before the last white space in front of a word.
+# A byte-level BPE always begins a new word here: before the last white space before a word.
 WORDS = re.compile(r"(?=[ \n]\S)")
-GROUP = 2**17  # words cut at once
-MOST = 2**26  # characters of different words remembered, after which all are forgotten
+GROUP = 2**17  # words encoded at once
+MOST = 2**26  # characters of cached words, after which the cache is cleared
 
 
 class Encoder:
     """`encode(pieces)` equals `tokenizer.encode_batch(pieces, special=False)`, as arrays.
 
-    `kind` is the kind of tokenizer if it was trained here without changing letters: its rules are then known, and each
-    different word is cut only once (bpe), or ids are looked up (char, byte). `safe` takes no special token from a text.
+    `kind` is the kind of tokenizer if it was trained here without normalisation: its rules are then known, and each
+    distinct word is encoded only once (bpe), or ids are looked up (char, byte). `safe` parses no special tokens in a
+    text.
     """
 
     def __init__(self, tokenizer: Tokenizer, kind: str = "given", *, safe: bool | None = None) -> None:
@@ -40,10 +41,10 @@ class Encoder:
         self.forget()
 
     def forget(self) -> None:
-        """Start with no words known."""
+        """Clear the cache of words."""
         self.numbers: dict[str, int] = {}
-        self.ids = np.zeros(0, self.dtype)  # of all words known, one after another
-        self.ends = np.zeros(1, np.int64)  # where each word ends in there
+        self.ids = np.zeros(0, self.dtype)  # of all cached words, concatenated
+        self.ends = np.zeros(1, np.int64)  # the end of each word in them
         self.size = 0
 
     def encode(self, pieces: Sequence[str]) -> list[np.ndarray]:
@@ -67,14 +68,14 @@ class Encoder:
         which = np.fromiter(map(self.numbers.__getitem__, every), np.int64, int(counts.sum()))
         starts, ends = self.ends[which], self.ends[which + 1]
         lengths = ends - starts
-        before = np.cumsum(lengths) - lengths  # where each word begins in the result
+        before = np.cumsum(lengths) - lengths  # the start of each word in the result
         ids = self.ids[np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)]
         last = np.cumsum(counts)[:-1]  # the first word of each piece but the first; none is without words
         return np.split(ids, before[last])
 
     def learn(self, words: list[str]) -> None:
-        """Cut words that come for the first time, on all cores."""
-        # Words that begin with white space are cut as a text in one go: their ends are ends of tokens there too.
+        """Encode new words, on all cores."""
+        # Words that begin with white space are encoded as one joined text: their ends are token boundaries there too.
         inner = [word for word in words if word[:1] in (" ", "\n")]
         alone = [word for word in words if word[:1] not in (" ", "\n")]
         self.remember(alone, *self.cut_each(alone))
@@ -90,13 +91,13 @@ class Encoder:
         self.size += sum(map(len, words))
 
     def cut_each(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all words, and how many each has."""
+        """Ids of all words, and the number of ids of each."""
         rows = self.tokenizer.encode_batch(words, special=False, safe=self.safe)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter((i for row in rows for i in row), self.dtype, int(lengths.sum())), lengths
 
     def cut_together(self, words: list[str]) -> tuple[np.ndarray, np.ndarray] | None:
-        """The same from one text of all words; None where a token would reach over the end of a word."""
+        """The same from one text of all words; None if a token would cross the end of a word."""
         pieces = ["".join(words[i : i + 1000]) for i in range(0, len(words), 1000)]
         ids, _ = self.cut_each(pieces)
         token_ends = np.cumsum(self.sizes[ids])  # in bytes
@@ -108,7 +109,7 @@ class Encoder:
 
 
 def byte_names() -> list[str]:
-    """The token of each byte, as byte-level vocabularies write it."""
+    """The token of each byte in byte-level vocabularies."""
     from anyformer.data.tokenizers.training import byte_name
 
     return [byte_name(byte) for byte in range(256)]

@@ -1,7 +1,7 @@
-"""Reading the files of a tokenizer: bounded, by plain name, never out of the folder, never as code.
+"""Reading a tokenizer's files: bounded, by plain name, never outside the folder, never as code.
 
-A folder is untrusted. Every reader here gives data or a `UserError`; a sentencepiece model is read by its wire format,
-so that old folders open with nothing else installed.
+A folder is untrusted. Every reader here returns data or raises a `UserError`; a sentencepiece model is parsed by its
+wire format, so that old folders open without further packages.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ AGAIN = safe_files.AGAIN
 
 
 def there(folder: Path, name: str) -> bool:
-    """Whether the folder holds this file; a link out of the folder is refused, not followed."""
+    """Whether the folder has this file; a link out of the folder is rejected, not followed."""
     return inside(folder, name).is_file()
 
 
 def read_bytes(folder: Path, name: str) -> bytes:
-    """The whole file, if it is there and of a bearable size."""
+    """The whole file, if it exists and is not too large."""
     return safe_files.read_bytes(inside(folder, name))
 
 
@@ -43,7 +43,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def json_if_there(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object, or an empty one where there is no such file."""
+    """The JSON object, or an empty one if there is no such file."""
     return read_json(folder, name) if there(folder, name) else {}
 
 
@@ -75,12 +75,12 @@ BLANKS = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u200
 
 
 def read_vocab_txt(folder: Path) -> dict[str, int]:
-    """One token a line; a token that comes twice keeps its last id."""
+    """One token per line; a duplicate token keeps its last id."""
     return {line.rstrip(BLANKS): i for i, line in enumerate(lines(read_text(folder, "vocab.txt")))}
 
 
 def lines(text: str) -> list[str]:
-    """Lines cut at newlines only: splitlines() would also cut at U+0085 and U+2028, which are tokens."""
+    """Lines split at newlines only: splitlines() would also split at U+0085 and U+2028, which are tokens."""
     found = [line.removesuffix("\r") for line in text.split("\n")]
     return found[:-1] if not found[-1] else found
 
@@ -92,7 +92,7 @@ UNIGRAM, BPE = 1, 2
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a sentencepiece model says."""
+    """The contents of a sentencepiece model."""
 
     pieces: list[tuple[str, float]] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
@@ -140,10 +140,10 @@ def read_pieces(folder: Path, name: str) -> SentencePieceModel:
 
 
 def check_charsmap(data: bytes, where: str) -> None:
-    """Refuse a character map whose table points outside itself: the library would panic in the middle of a text.
+    """Reject a character map that points outside its table: the library would panic while encoding.
 
-    The map is a double-array trie (a size in bytes, then units of 32 bits) and the texts it points to. A unit holds
-    its label, an offset to its children, and whether a text belongs to it; a unit with the top bit set is a pointer.
+    The map is a double-array trie (a size in bytes, then units of 32 bits) and the texts it points to. A unit has its
+    label, an offset to its children, and whether a text belongs to it; a unit with the top bit set is a pointer.
     """
     if not data:
         return

@@ -1,4 +1,4 @@
-"""The tokenizer of rows of text: given, or trained on the training rows alone."""
+"""The tokenizer for rows of text: given, or trained on the training rows alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train
 from anyformer.data.tokenizers.training import Kind
 from anyformer.errors import UserError
 
-MOST = 16_000  # tokens of a vocabulary to read with, where nothing is said: most words are one token
-MOST_TO_WRITE = 8000  # a model that writes pays for each of them at every step
+MOST = 16_000  # default maximum vocabulary for input text: most words are one token
+MOST_TO_WRITE = 8000  # for generated text, where every step computes logits for all of them
 LEAST = 512
-PIECES = 256  # bytes, which every vocabulary of bytes begins with; a word of several pieces takes a token for each
-SAMPLE = 50_000_000  # characters a tokenizer is trained on at most
+PIECES = 256  # bytes, the base of every byte-level vocabulary; a word of several pieces takes a token for each
+SAMPLE = 50_000_000  # maximum characters to train a tokenizer on
 NAMES = {
     "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
     "word": "words", "char": "characters", "byte": "bytes",
@@ -38,7 +38,7 @@ def tokenizer_for(
     *,
     seed: int,
 ) -> tuple[Tokenizer, str]:
-    """A tokenizer for the rows' texts and what to say about it; trained on the training `rows` if none is given."""
+    """A tokenizer for the rows' texts and a description; trained on the training `rows` if none is given."""
     if given.tokenizer is not None:
         return given.tokenizer, f"{given.tokenizer.size:,} tokens, the model's own"
     given.check_tokenizer(words.folder)
@@ -54,7 +54,7 @@ def tokenizer_for(
     size = words.vocab_size or {"char": 2**16, "byte": 512}.get(
         kind, vocabulary(sample, MOST_TO_WRITE if preprocess.writes_text else MOST)
     )
-    both = not preprocess.writes_text  # a text to read ends in </s>; one to write begins with <s> by itself
+    both = not preprocess.writes_text  # an input text ends in </s>; a generated one gets its start token elsewhere
     tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
                                 lower=words.lowercase, leading_blank=both)  # fmt: skip
     of = f"{len(rows):,} training rows" if part == 1 else f"{part:.0%} of {len(rows):,} training rows"
@@ -62,7 +62,7 @@ def tokenizer_for(
 
 
 def vocabulary(sample: Sequence[str], most: int) -> int:
-    """How many tokens suit the texts: one for each different word and for the pieces it is made of, within bounds."""
+    """The vocabulary size for the texts: one token per distinct word and for its pieces, within bounds."""
     different: set[str] = set()
     for text in sample:
         different.update(text.split())
@@ -72,7 +72,7 @@ def vocabulary(sample: Sequence[str], most: int) -> int:
 
 
 def sample_texts(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
-    """The texts of the training rows, or of as many, drawn at random, as a tokenizer is trained on; and their share."""
+    """The texts to train a tokenizer on: those of all training rows or of a random sample; and the sampled fraction."""
     readers: dict[str, Callable[[Any], list[str]]] = {column.name: column.as_texts for column in preprocess.texts}
     if preprocess.target is not None and preprocess.target.writes_text:
         readers |= dict.fromkeys(preprocess.target.names, texts)

@@ -1,7 +1,7 @@
-"""From a folder to a tokenizer: which form it is, and from which files it is read.
+"""Opening a tokenizer folder: its class, and the files it is read from.
 
-A class of the table of forms builds its own pipeline around the vocabulary, also where a tokenizer.json says otherwise
-(so does transformers); any other class takes tokenizer.json as it stands.
+A known class builds its own pipeline around the vocabulary, even if a tokenizer.json differs (like transformers); any
+other class uses tokenizer.json unchanged.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from anyformer.data.tokenizers.formats import FORMS, OpenedTokenizer, Parts, bos
 from anyformer.errors import UserError
 
 LOG = logging.getLogger("anyformer")
-GENERIC = "PreTrainedTokenizerFast"  # takes tokenizer.json as it stands, in every version of transformers
+GENERIC = "PreTrainedTokenizerFast"  # uses tokenizer.json unchanged, in every version of transformers
 
-# Which class a model type means where the folder does not name one.
+# The class of a model type if the folder names none.
 CLASSES = {
     "bert": "BertTokenizer", "distilbert": "BertTokenizer", "electra": "BertTokenizer", "visual_bert": "BertTokenizer",
     "mobilebert": "BertTokenizer", "gpt2": "GPT2Tokenizer", "gpt_neo": "GPT2Tokenizer", "gptj": "GPT2Tokenizer",
@@ -53,14 +53,14 @@ ALIASES = {
     "ElectraTokenizer": "BertTokenizer", "MobileBertTokenizer": "BertTokenizer", "BartTokenizer": "RobertaTokenizer",
     "LongformerTokenizer": "RobertaTokenizer",
 }  # fmt: skip
-# Model types whose published folders name a wrong class; the one of the table is meant.
+# Model types whose published folders name a wrong class; the one in the table is used.
 WRONGLY_NAMED = {"qwen2"}
-# Only for folders without a tokenizer.json: the pipeline of the table that reads such files.
+# Only for folders without a tokenizer.json: the pipeline that reads such files.
 OLDER = {"llama": "LlamaTokenizer", "mistral": "LlamaTokenizer", "mixtral": "LlamaTokenizer", "mt5": "T5Tokenizer"}
 
 
 def form_of(settings: Mapping[str, Any], model_type: str, config_class: str | None, byte_level: bool) -> str:
-    """The class that transformers' AutoTokenizer would take."""
+    """The class that transformers' AutoTokenizer would choose."""
     named = settings.get("tokenizer_class") or config_class
     said = named.removesuffix("Fast") if isinstance(named, str) and named != GENERIC else named
     listed = CLASSES.get(model_type)
@@ -75,7 +75,7 @@ def form_of(settings: Mapping[str, Any], model_type: str, config_class: str | No
 
 
 def open_folder(folder: Path) -> OpenedTokenizer | None:
-    """The tokenizer of a folder, or None where it has none."""
+    """The tokenizer of a folder, or None if it has none."""
     names = ("tokenizer.json", "vocab.txt", "merges.txt", "spiece.model", "tokenizer.model")
     here = {name for name in names if there(folder, name)}
     if not here:
@@ -90,7 +90,7 @@ def open_folder(folder: Path) -> OpenedTokenizer | None:
         raise
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the library is compiled: what it does not expect comes as a panic, no Exception
+    except BaseException as error:  # the library is compiled: unexpected input causes a panic, which is no Exception
         where = "tokenizer.json" if "tokenizer.json" in here else ", ".join(sorted(here))
         raise UserError(f"not a tokenizer ({short(error)})", where=where, fix=AGAIN) from None
 
@@ -116,7 +116,7 @@ def from_json(folder: Path, settings: dict[str, Any], model_type: str, config_cl
 
 
 def refuse_panics(data: Mapping[str, Any]) -> None:
-    """What the library would not refuse but panic over, with a page of its own words on the screen."""
+    """Reject what the library would panic on, printing pages of its own messages."""
     for step in find_character_maps(data.get("normalizer")):
         check_charsmap(base64.b64decode(str(step.get("precompiled_charsmap", ""))), "tokenizer.json")
     model = data.get("model")
@@ -185,7 +185,7 @@ def from_older(
 
 
 def parts_of_pieces(pieces: SentencePieceModel, form: str, name: str, settings: Mapping[str, Any]) -> Parts:
-    """A sentencepiece model as a vocabulary; BPE's merges are found again from the pieces."""
+    """A sentencepiece model as a vocabulary; BPE merges are reconstructed from the pieces."""
     is_bpe = pieces.algorithm == BPE
     if is_bpe != (form == "LlamaTokenizer"):
         raise UserError(
@@ -202,7 +202,7 @@ def parts_of_pieces(pieces: SentencePieceModel, form: str, name: str, settings: 
         parts.vocab = {piece: i for i, (piece, _) in enumerate(pieces.pieces)}
         parts.merges = merges_of(parts.vocab)
     if form == "T5Tokenizer":
-        # T5's sentinels stand behind the pieces, the last one first (1910.10683, 3.1.4).
+        # T5's sentinels come after the pieces, in reverse order (1910.10683, 3.1.4).
         extra = settings.get("extra_ids", 100)
         if isinstance(extra, bool) or not isinstance(extra, int) or not 0 <= extra <= 10_000:
             raise UserError(f"extra_ids {str(extra)[:40]}", where=SETTINGS, fix="use a whole number, usually 100")
@@ -211,7 +211,7 @@ def parts_of_pieces(pieces: SentencePieceModel, form: str, name: str, settings: 
 
 
 def merges_of(vocab: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to join two pieces to a third; sentencepiece stores its pieces in the order they were merged."""
+    """Every way to join two pieces to a third; sentencepiece stores its pieces in merge order."""
     found = []
     for piece, rank in vocab.items():
         ways = [(piece[:i], piece[i:]) for i in range(1, len(piece)) if piece[:i] in vocab and piece[i:] in vocab]

@@ -1,6 +1,6 @@
-"""The forms of published tokenizers: how each class of transformers cuts text and puts it together again.
+"""The classes of published tokenizers in transformers: their pipelines and special tokens.
 
-The rules are those of transformers 5, whose ids are the yardstick.
+The reference are the ids of transformers 5.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anyformer.data.tokenizers.config import Token, add_special, content, extras
 
 @dataclass
 class Parts:
-    """What a form is built from: the vocabulary and what came with it."""
+    """The vocabulary of a tokenizer and what comes with it."""
 
     vocab: dict[str, int] = field(default_factory=dict)
     merges: list[tuple[str, str]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Parts:
 
 @dataclass
 class OpenedTokenizer:
-    """A tokenizer as found: the pipeline, the settings as merged from all files, and which token has which role."""
+    """A tokenizer as opened: the pipeline, the merged settings of all files, and the token of each role."""
 
     core: Core
     form: str
@@ -40,21 +40,21 @@ class OpenedTokenizer:
 
 @dataclass(frozen=True)
 class Form:
-    """One class of transformers: the files it is kept in, its special tokens, its pipeline and what it puts around."""
+    """One tokenizer class of transformers: its files, special tokens, pipeline and post-processing."""
 
     files: tuple[tuple[str, ...], ...]
     roles: dict[str, str]
     pipeline: Callable[[Parts, Mapping[str, Any], dict[str, str]], Core]
     around: Callable[[Core, Mapping[str, Any], dict[str, str]], Any] | None = (
-        None  # None: begin and end as settings say
+        None  # None: bos and eos according to the settings
     )
-    keeps_post: bool = False  # a tokenizer.json's post-processor is taken before `around`
+    keeps_post: bool = False  # whether a tokenizer.json's post-processor takes precedence over `around`
     side: str = "right"
-    segments: bool = False  # the model wants token types
+    segments: bool = False  # the model takes token types
 
 
 def build(form: str, parts: Parts, settings: dict[str, Any], added: Mapping[int, AddedToken]) -> OpenedTokenizer:
-    """The tokenizer of one form around a vocabulary."""
+    """Build the tokenizer of one class around a vocabulary."""
     rule = FORMS[form]
     named = named_tokens(settings, rule.roles)
     roles = roles_of(named)
@@ -74,7 +74,7 @@ def build(form: str, parts: Parts, settings: dict[str, Any], added: Mapping[int,
 
 
 def bos_eos(core: Core, settings: Mapping[str, Any], named: Mapping[str, Token]) -> Any:
-    """Begin and end tokens around each text, where the settings ask for them."""
+    """A post-processor with bos and eos around each text, if the settings enable them."""
     bos = content(named["bos_token"]) if "bos_token" in named and flag(settings, "add_bos_token", False) else ""
     eos = content(named["eos_token"]) if "eos_token" in named and flag(settings, "add_eos_token", False) else ""
 
@@ -88,7 +88,7 @@ def bos_eos(core: Core, settings: Mapping[str, Any], named: Mapping[str, Token])
 
 
 def with_id(core: Core, token: str) -> tuple[str, int]:
-    """A special token with its id; all of them have been added by now."""
+    """A special token with its id; all of them have been added before."""
     number = core.token_to_id(token)
     assert number is not None, token
     return token, number
@@ -202,7 +202,7 @@ def albert(parts: Parts, settings: Mapping[str, Any], roles: dict[str, str]) -> 
 
 
 def words_with_bars(core: Core, scheme: Any) -> Core:
-    """Sentencepiece's words: cut at blanks, the blank kept as a bar in front."""
+    """Sentencepiece's words: split at spaces, the space kept as a leading bar."""
     bars = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)
     core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), bars])
     core.decoder = decoders.Metaspace(replacement="▁", prepend_scheme=scheme)

@@ -1,4 +1,4 @@
-"""Texts into arrays of token ids: encoded once, on all cores, in pieces, and cut where a row is too long."""
+"""Texts into arrays of token ids: encoded once, on all cores, in batches, and truncated if a row is too long."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ AT_ONCE = 20_000  # rows encoded at once
 
 @dataclass(frozen=True)
 class Around:
-    """The special tokens a tokenizer puts around a text, and around and between two."""
+    """The special tokens around a text, and around and between two."""
 
     front: list[int]
     back: list[int]
     first: list[int]  # before the first of two texts
     middle: list[int]
     last: list[int]
-    second: int  # how many tokens of `middle` belong to the first text
+    second: int  # number of tokens of `middle` with the first text's token type
 
 
 def around(tokenizer: Tokenizer) -> Around:
-    """What the tokenizer puts around texts, found by encoding a letter."""
+    """The tokenizer's special tokens around texts, found by encoding a letter."""
     letter = tokenizer.encode("a", special=False)
     whole, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
     at, size = place(whole, letter), len(letter)
@@ -43,19 +43,19 @@ def around(tokenizer: Tokenizer) -> Around:
 
 
 def place(ids: Sequence[int], part: Sequence[int]) -> int:
-    """Where the part begins in the ids."""
+    """The start of the part in the ids."""
     return next(i for i in range(len(ids) + 1) if list(ids[i : i + len(part)]) == list(part))
 
 
 def has_segments(tokenizer: Tokenizer) -> bool:
-    """Whether models with this tokenizer tell two texts apart by token types."""
+    """Whether models with this tokenizer separate two texts by token types."""
     rule = FORMS.get(tokenizer.form)
     named = tokenizer.settings.get("model_input_names")
     return bool(rule and rule.segments) or (isinstance(named, list) and "token_type_ids" in named)
 
 
 class Flat:
-    """Rows of unlike lengths one after the other in one array, and where each begins."""
+    """Rows of different lengths concatenated in one array, and the start of each."""
 
     def __init__(self, arrays: Arrays, name: str, dtype: type) -> None:
         self.arrays, self.name, self.dtype = arrays, name, dtype
@@ -63,19 +63,19 @@ class Flat:
         self.lengths: list[np.ndarray] = []
 
     def add(self, rows: Sequence[Sequence[int]]) -> None:
-        """Write some rows behind those there are."""
+        """Append rows."""
         self.lengths.append(np.fromiter((len(row) for row in rows), np.int64, len(rows)))
         total = int(self.lengths[-1].sum())
         self.values.add(np.fromiter((number for row in rows for number in row), self.dtype, total))
 
     def close(self) -> None:
-        """Turn what was written into two arrays: `name` and `name_starts` (N + 1)."""
+        """Save two arrays: `name` and `name_starts` (N + 1)."""
         self.values.close()
         self.arrays.put(f"{self.name}_starts", np.cumsum(np.concatenate([np.zeros(1, np.int64), *self.lengths])))
 
 
 def token_type(tokenizer: Tokenizer) -> type:
-    """The smallest type that holds every id."""
+    """The smallest dtype for every id."""
     return np.uint16 if tokenizer.size <= 2**16 else np.uint32
 
 
@@ -85,7 +85,7 @@ def pieces(rows: int, size: int = AT_ONCE) -> Iterator[slice]:
 
 
 def fair(lengths: Sequence[int], room: int) -> list[int]:
-    """How much of each part is kept when the longest are shortened first.
+    """The kept length of each part if the longest are truncated first.
 
     >>> fair([3, 10, 9], 15)
     [3, 6, 6]
@@ -105,7 +105,7 @@ def fair(lengths: Sequence[int], room: int) -> list[int]:
 
 
 class Framer:
-    """Parts of a row (one text, two, or more) with the special tokens around, at most `length` tokens in all."""
+    """Joins the parts of a row (one or more texts) with special tokens, to at most `length` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, length: int, parts: int, *, joined: bool = False) -> None:
         self.marks = around(tokenizer)
@@ -119,7 +119,7 @@ class Framer:
         self.room = self.length - special
 
     def __call__(self, parts: Sequence[Sequence[int]]) -> tuple[list[int], int, bool]:
-        """The row's tokens, where its second text begins, and whether it was cut."""
+        """The row's tokens, the start of its second text, and whether it was truncated."""
         lengths = [len(part) for part in parts]
         cut = sum(lengths) > self.room
         if cut:
@@ -132,7 +132,7 @@ class Framer:
         for part in parts[1:]:
             inner += [*self.between, *part]
         row = [*marks.front, *inner, *marks.back]
-        return row or [self.fill], len(row), cut  # a row without a token would leave nothing to look at
+        return row or [self.fill], len(row), cut  # a row needs at least one token
 
 
 def encode_columns(tokenizer: Tokenizer, columns: Sequence[Sequence[str]]) -> Iterator[tuple[list[int], ...]]:
@@ -142,7 +142,7 @@ def encode_columns(tokenizer: Tokenizer, columns: Sequence[Sequence[str]]) -> It
 
 
 def longest(rows: Iterable[int], *, least: int = 16, most: int = 512) -> int:
-    """A length for rows that were seen: the next power of two that holds the longest, up to `most`."""
+    """A length for these rows: the next power of two that fits the longest, up to `most`."""
     needed = max(rows, default=least)
     length = least
     while length < min(needed, most):
@@ -151,12 +151,12 @@ def longest(rows: Iterable[int], *, least: int = 16, most: int = 512) -> int:
 
 
 class WordEncoder:
-    """Words of a sentence to the ids of their parts; each different word is encoded once."""
+    """Encodes the words of sentences; each distinct word is encoded once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.known: dict[str, list[int]] = {}
-        # A tokenizer that writes blanks into its tokens wants one in front of a word; others put it there themselves.
+        # A tokenizer that includes spaces in its tokens needs one before a word; others add it themselves.
         apart = tokenizer.encode("a a", special=False)
         one, spaced = tokenizer.encode("a", special=False), tokenizer.encode(" a", special=False)
         self.blank = "" if apart == one + one and apart != one + spaced else " "

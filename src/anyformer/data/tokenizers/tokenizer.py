@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back, opened from a model folder or trained on one's own text."""
+"""Tokenizers: text to token ids and back, opened from a model folder or trained on texts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from anyformer.data.tokenizers.training import Kind, add_frame, check_texts, def
 from anyformer.errors import UserError
 
 Side = Literal["left", "right"]
-NO_LIMIT = 2**40  # folders write 1e30 for "no limit"
-# Written anew by `save`, or a name of a file or of code on somebody's machine.
+NO_LIMIT = 2**40  # folders have 1e30 for "no limit"
+# Written anew by `save`, or specific to a machine: names of files or code.
 NOT_KEPT = {
     "tokenizer_class", "auto_map", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file",
     "merges_file", "source_spm", "target_spm", "added_tokens_decoder", "extra_special_tokens", "chat_template",
@@ -44,9 +44,9 @@ NOT_KEPT = {
 
 
 class Tokenizer:
-    """Text to token ids and back, with what a model needs to know about them.
+    """Text to token ids and back, with the facts on tokens that a model needs.
 
-    `bos`, `eos`, `unk`, `sep`, `pad`, `cls` and `mask` are ids, or None where the tokenizer has no such token.
+    `bos`, `eos`, `unk`, `sep`, `pad`, `cls` and `mask` are ids, or None if the tokenizer has no such token.
 
     >>> words = train_tokenizer(["a rose is a rose"], "char", 20)
     >>> words.decode(words.encode("a rose"))
@@ -79,21 +79,21 @@ class Tokenizer:
 
     @property
     def core(self) -> Core:
-        """The `tokenizers.Tokenizer` underneath."""
+        """The underlying `tokenizers.Tokenizer`."""
         if isinstance(self.engine, LibraryEngine):
             return self.engine.core
         raise UserError(f"a {self.form} is two sentencepiece models", fix="use encode and decode")
 
     @cached_property
     def target(self) -> Tokenizer:
-        """The tokenizer of the text to write; another than that of the text to read only for Marian."""
+        """The tokenizer of target texts; different from that of source texts only for Marian."""
         if self.target_engine is None:
             return self
         return Tokenizer(self.target_engine, self.roles, self.settings, form=self.form)
 
     @cached_property
     def spelling(self) -> Spelling:
-        """What each token writes, in bytes."""
+        """The bytes of each token."""
         return spelling_of(self.engine, (self.bos, self.eos, self.unk, self.sep, self.pad, self.cls, self.mask))
 
     def encode(
@@ -101,8 +101,8 @@ class Tokenizer:
     ) -> list[int]:
         """Ids of a text, or of two texts as one sequence.
 
-        `special` puts the model's own begin and end tokens around. `safe` takes no special token from the text, even
-        where it is written out there; a tokenizer trained here does so unasked, a published one as its folder says.
+        `special` adds the model's special tokens around. `safe` parses no special tokens in the text, even if they are
+        spelled out; the default is True for a tokenizer trained here, else as the folder says.
         """
         texts: list[Text] = [text if pair is None else (text, pair)]
         return self.engine.encode(texts, special=special, safe=self.safe if safe is None else safe)[0]
@@ -112,7 +112,7 @@ class Tokenizer:
         return self.engine.encode(list(texts), special=special, safe=self.safe if safe is None else safe)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Offsets]]:
-        """Ids of each text, nothing put around it, and of each token the characters that it stands for.
+        """Ids of each text without special tokens, and the character range of each token.
 
         >>> words = train_tokenizer(["a rose is a rose"], "word", 20)
         >>> [offsets for _, offsets in words.encode_with_offsets(["a rose"])]
@@ -128,7 +128,7 @@ class Tokenizer:
             raise UserError("ids are not whole numbers from 0", fix="give a list of token ids") from None
 
     def token(self, number: int) -> str:
-        """The token of an id, as the vocabulary writes it."""
+        """The token of an id, as in the vocabulary."""
         found = self.engine.token(number) if 0 <= number < 2**31 else None
         if found is None:
             raise UserError(f"no token has id {number}", fix=f"ids go from 0 to {self.size - 1}")
@@ -142,20 +142,20 @@ class Tokenizer:
         device: torch.device | str = "cpu",
         special: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Ids (B,T) and mask (B,T), True where there is text, padded on one side to the longest text."""
+        """Ids (B,T) and mask (B,T), True for tokens, padded on one side to the longest text."""
         return self.padded(self.encode_batch(texts, special=special), side=side, device=device)
 
     def padded(
         self, rows: Sequence[Sequence[int]], *, side: Side | None = None, device: torch.device | str = "cpu"
     ) -> tuple[Tensor, Tensor]:
-        """Lists of ids as one (B,T), with a mask that is True where there is text."""
-        # A padded place is never read, so that any id may stand there; the model's own end is the most usual one.
+        """Lists of ids as one (B,T), with a mask that is True for tokens."""
+        # Padding is masked, so any id works; the eos token is the usual choice.
         fill = next((i for i in (self.pad, self.eos) if i is not None), 0)
         return pad_ids(rows, fill, side=side_of(side or self.padding_side), device=device)
 
     @property
     def sha256(self) -> str:
-        """Fingerprint of all that decides which ids a text gets."""
+        """Hash of everything that determines the ids of a text."""
         mark = hashlib.sha256(
             json.dumps([self.form, self.roles, self.safe, self.padding_side], sort_keys=True).encode()
         )
@@ -164,7 +164,7 @@ class Tokenizer:
         return mark.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write a folder's tokenizer files, in the form that transformers and `open_tokenizer` read to the same ids."""
+        """Save the tokenizer files, from which transformers and `open_tokenizer` get the same ids."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in self.engine.files().items():
@@ -177,15 +177,15 @@ class Tokenizer:
         write_json(folder / "special_tokens_map.json", special)
 
     def config(self) -> dict[str, Any]:
-        """What tokenizer_config.json says, without the special tokens."""
+        """The contents of tokenizer_config.json, without the special tokens."""
         kept = {
             k: content(v) if isinstance(v, AddedToken) else v for k, v in self.settings.items() if k not in NOT_KEPT
         }
         kept |= {f"{role}_token": None for role in ROLES if f"{role}_token" in kept}
         rule = FORMS.get(self.form)
-        # Wanted by name, since a model given token types it never knew would add them to its input.
+        # Listed by name, since a model given token types that it was not trained with would add their embeddings.
         inputs = ["input_ids", *(["token_type_ids"] if rule and rule.segments else []), "attention_mask"]
-        # GPT-NeoX's class forgets its begin and end tokens when it opens a tokenizer.json; the file itself does not.
+        # GPT-NeoX's class drops bos and eos when it opens a tokenizer.json; the generic class does not.
         form = GENERIC if self.form == "GPTNeoXTokenizer" else self.form
         config = {"clean_up_tokenization_spaces": False, "model_input_names": inputs} | kept
         config |= {"tokenizer_class": form, "padding_side": self.padding_side, "split_special_tokens": self.safe}
@@ -211,7 +211,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 def pad_ids(
     rows: Sequence[Sequence[int]], fill: int, *, side: Side, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Lists of ids as one (B,T), with a mask that is True where there is text."""
+    """Lists of ids as one (B,T), with a mask that is True for tokens."""
     length = max(map(len, rows), default=0)
     ids = torch.full((len(rows), length), fill, dtype=torch.long)  # (B,T)
     mask = torch.zeros((len(rows), length), dtype=torch.bool)  # (B,T)
@@ -229,14 +229,14 @@ def side_of(value: Any) -> Side:
 
 
 def limit_of(value: Any) -> int | None:
-    """The longest sequence in tokens, None where the folder states none."""
+    """The longest sequence in tokens, None if the folder has no limit."""
     if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < NO_LIMIT:
         return None
     return int(value)
 
 
 def template_of(value: Any) -> str | None:
-    """The chat template; of several the one named default."""
+    """The chat template; of several, the one named default."""
     if isinstance(value, list):
         named = {row.get("name"): row.get("template") for row in value if isinstance(row, dict)}
         value = named.get("default")
@@ -244,7 +244,7 @@ def template_of(value: Any) -> str | None:
 
 
 def open_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a model folder, None where it has none; ids are those of transformers' fast tokenizer."""
+    """The tokenizer of a model folder, None if it has none; ids equal those of transformers' fast tokenizer."""
     folder = Path(folder)
     if there(folder, "source.spm") and there(folder, "target.spm"):
         return open_marian(folder)
@@ -253,7 +253,7 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
         return None
     tidy = "clip" if opened.form == "CLIPTokenizer" else ""
     if not tidy and flag(opened.settings, "clean_up_tokenization_spaces", False):
-        # Meant for WordPiece; on BPE it would eat blanks that stood in the text.
+        # Meant for WordPiece; with BPE it would remove spaces of the original text.
         tidy = "" if type(opened.core.model).__name__ == "BPE" else "words"
     engine = LibraryEngine(opened.core, opened.roles, tidy=tidy)
     return Tokenizer(engine, opened.roles, opened.settings, form=opened.form)
@@ -285,11 +285,11 @@ def train_tokenizer(
     max_length: int | None = None,
     safe: bool = True,
 ) -> Tokenizer:
-    """A tokenizer trained on the texts: byte-level or plain BPE, WordPiece, unigram, words, characters, bytes.
+    """Train a tokenizer on texts: byte-level or plain BPE, WordPiece, unigram, words, characters, bytes.
 
     `special` names the token of each role (`{"pad": "<pad>", "eos": "</s>"}`), `extra` further special tokens. None of
-    them is taken from a text unless `safe` is False: a prompt may then hold them (T5's sentinels). With
-    `leading_blank` a word is the same tokens at the beginning of a text as behind a blank. The same texts give the same
+    them is parsed in a text unless `safe` is False: a prompt may then contain them (T5's sentinels). With
+    `leading_blank` a word has the same tokens at the start of a text as after a space. The same texts give the same
     tokenizer.
 
     >>> words = train_tokenizer(["to be or not to be"], "bpe", 300, add_eos=True)
@@ -317,21 +317,21 @@ ONE_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Spelling(NamedTuple):
-    """The bytes of every token inside a text; None for special tokens and ids that have no token."""
+    """The bytes of every token inside a text; None for special tokens and unused ids."""
 
     tokens: list[bytes | None]
-    drops_blank: bool  # whether a blank that a text would begin with is left out, as sentencepiece does
+    drops_blank: bool  # whether a leading space of a text is dropped, as in sentencepiece
 
 
 def spelling_of(engine: TokenizerBackend, special: Iterable[int | None]) -> Spelling:
-    """How an engine spells its tokens; but for bytes that is found by decoding each of them behind a word."""
+    """How a backend spells its tokens; except for bytes, found by decoding each token after a word."""
     hidden = {number for number in special if number is not None}
     hidden |= {number for number, token in engine.added().items() if token.special}
     known = {n: token for n in range(engine.size()) if n not in hidden and (token := engine.token(n)) is not None}
     tokens: list[bytes | None] = [None] * engine.size()
     if isinstance(engine, LibraryEngine) and "ByteLevel" in repr(engine.core.decoder):
         added, table = engine.added(), byte_letters()
-        for number, token in known.items():  # decoding would lose what is not a whole character
+        for number, token in known.items():  # decoding would lose incomplete characters
             plain = number not in added and all(letter in table for letter in token)
             tokens[number] = bytes(table[letter] for letter in token) if plain else token.encode()
         return Spelling(tokens, False)
@@ -352,7 +352,7 @@ def spelling_of(engine: TokenizerBackend, special: Iterable[int | None]) -> Spel
 
 
 def byte_letters() -> dict[str, int]:
-    """The letter that byte-level vocabularies write for each byte: itself where it can be seen, else one past them."""
+    """The letter for each byte in byte-level vocabularies: itself if printable, else one beyond them."""
     seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     rest = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(256 + n): byte for n, byte in enumerate(rest)}

@@ -1,7 +1,7 @@
-"""Training a tokenizer on one's own text. The same text gives the same tokenizer, on every machine, in every run.
+"""Tokenizer training. The same text gives the same tokenizer, on every machine, in every run.
 
-The library's own WordPiece and unigram trainers do not promise that: they number pieces and break ties in the order of
-a hash table. WordPiece gets its alphabet numbered beforehand; unigram is trained by hard EM over whole counts.
+The library's own WordPiece and unigram trainers do not guarantee that: they number pieces and break ties in the order
+of a hash table. WordPiece gets its alphabet numbered beforehand; unigram is trained by hard EM over integer counts.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from anyformer.errors import UserError, did_you_mean
 Kind = Literal["bpe", "char-bpe", "wordpiece", "unigram", "word", "char", "byte"]
 ANGLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 BRACKETS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-HAS_UNKNOWN = ("char-bpe", "unigram", "word", "char")  # kinds that do not know every character
-BOUNDARY = "▁"  # stands for a blank, and before the first word
-MOST_WORDS = 200_000  # different words a unigram model is fitted on, the most frequent ones
-LONGEST = 16  # characters of a unigram piece, as sentencepiece has it
+HAS_UNKNOWN = ("char-bpe", "unigram", "word", "char")  # kinds that do not cover every character
+BOUNDARY = "▁"  # stands for a space, and before the first word
+MOST_WORDS = 200_000  # distinct words that a unigram model is fitted on, the most frequent ones
+LONGEST = 16  # characters of a unigram piece, as in sentencepiece
 
 
 def default_special(kind: Kind) -> dict[str, str]:
-    """The special tokens of a kind: BERT's for WordPiece, else begin, end, padding, and unknown where it can occur."""
+    """The special tokens of a kind: BERT's for WordPiece, else bos, eos, padding, and unknown if it can occur."""
     if kind == "wordpiece":
         return dict(BRACKETS)
     return {role: token for role, token in ANGLES.items() if role != "unk" or kind in HAS_UNKNOWN}
 
 
 def special_token(kind: Kind, role: str) -> str:
-    """How a role's token is written in a tokenizer of this kind."""
+    """The spelling of a role's token in a tokenizer of this kind."""
     return BRACKETS[role] if kind == "wordpiece" else ANGLES.get(role, f"<{role}>")
 
 
@@ -42,7 +42,7 @@ def train(
     texts: Sequence[str], kind: Kind, vocab: int, special: Mapping[str, str], extra: Sequence[str], lower: bool,
     leading_blank: bool,
 ) -> Core:  # fmt: skip
-    """The tokenizer of one kind, special tokens included but nothing put around the text yet."""
+    """The tokenizer of one kind, with special tokens but no post-processor yet."""
     if kind not in get_args(Kind):
         raise UserError(f"no tokenizer {kind!r}", fix=did_you_mean(str(kind), get_args(Kind)))
     tokens = list(dict.fromkeys([*special.values(), *extra]))
@@ -56,16 +56,16 @@ def train(
     if kind == "byte":
         core = whole_bytes(tokens)
     else:
-        # Only a byte-level BPE spells a word at the very beginning otherwise than behind a blank.
+        # Only byte-level BPE encodes a word differently at the start of a text than after a space.
         blank = {"leading_blank": True} if leading_blank and kind == "bpe" else {}
         core = TRAINERS[kind](without(texts, tokens), vocab, special.get("unk", ""), tokens, lower, **blank)
-    # What the model itself holds keeps its id; the rest is put behind. All of them are special from here on.
+    # Tokens in the model keep their ids; the others are appended. All of them become special here.
     core.add_special_tokens(tokens)
     return core
 
 
 def without(texts: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """The texts cut where a special token is written out, so that no piece can grow into one."""
+    """The texts split at spelled-out special tokens, so that no piece can grow into one."""
     if not tokens:
         return list(texts)
     cut = re.compile("|".join(sorted(map(re.escape, tokens), key=len, reverse=True)), re.IGNORECASE)
@@ -73,7 +73,7 @@ def without(texts: Sequence[str], tokens: Sequence[str]) -> list[str]:
 
 
 def add_frame(core: Core, special: Mapping[str, str], add_bos: bool, add_eos: bool) -> Any:
-    """What is put around a text: BERT's frame where there are cls and sep, else begin and end as asked."""
+    """The post-processor: BERT's frame if there are cls and sep, else bos and eos as requested."""
     if "cls" in special and "sep" in special:
         front, back = [special["cls"]], [special["sep"]]
         second = ["$B:1", f"{back[0]}:1"]
@@ -87,7 +87,7 @@ def add_frame(core: Core, special: Mapping[str, str], add_bos: bool, add_eos: bo
 
 
 def whole_bytes(tokens: Sequence[str]) -> Core:
-    """One token a byte, in the order of the bytes, behind the special tokens."""
+    """One token per byte, in the order of the bytes, after the special tokens."""
     names = [byte_name(byte) for byte in range(256)]
     core = Core(models.BPE({token: i for i, token in enumerate([*tokens, *names])}, []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -119,9 +119,9 @@ def bpe(
 
 
 def char_bpe(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
-    """Sennrich's BPE (1508.07909) on characters: a word begins with its boundary, and no merge goes across one.
+    """Sennrich's BPE (1508.07909) on characters: a word begins with its boundary, and no merge crosses one.
 
-    Blanks, line ends and tabs come back as they were; only a character that training did not have is unknown.
+    Spaces, line ends and tabs are restored; only a character not in training is unknown.
     """
     steps: list[Any] = [normalizers.Lowercase()] if lower else []
     normal = normalizers.Sequence([*steps, normalizers.Prepend(BOUNDARY), normalizers.Replace(" ", BOUNDARY)])
@@ -143,7 +143,7 @@ def char_bpe(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lowe
 def wordpiece(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
     normal, cut = normalizers.BertNormalizer(lowercase=lower), pre_tokenizers.BertPreTokenizer()
     texts, letters = common([normal.normalize_str(text) for text in texts], (vocab - len(tokens)) // 4)
-    # Numbered here, in the order of the letters: the trainer would number continuations as its hash table gives them.
+    # Numbered here, in the order of the letters: the trainer would number continuations in hash table order.
     inner = [f"##{letter}" for letter in letters if not letter.isspace()]
     trainee = Core(models.WordPiece(unk_token=unk))
     trainee.pre_tokenizer = cut
@@ -178,7 +178,7 @@ def char(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: b
 
 
 def common(texts: list[str], most: int) -> tuple[list[str], list[str]]:
-    """The texts with all but the `most` most frequent characters blanked, and those characters in order."""
+    """The texts with all but the `most` most frequent characters replaced by spaces, and those characters, sorted."""
     counts = Counter("".join(texts))
     ranked = sorted(counts, key=lambda letter: (-counts[letter], letter))
     kept, rare = sorted(ranked[:most]), ranked[most:]
@@ -187,17 +187,17 @@ def common(texts: list[str], most: int) -> tuple[list[str], list[str]]:
 
 
 def unigram(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
-    """Kudo's unigram model (1804.10959) by hard EM: cut with the best pieces, count, drop what costs least, repeat.
+    """Kudo's unigram model (1804.10959) by hard EM: segment with the best pieces, count, drop the cheapest, repeat.
 
-    Pieces to choose from are those of a BPE twice as large. All counts are whole numbers and ties fall by name, so the
-    result does not depend on the order of any table or thread. Special tokens but the unknown one stay out of the
+    The candidates are the pieces of a BPE twice as large. All counts are integers and ties are broken by name, so the
+    result does not depend on the order of any table or thread. Special tokens except the unknown one stay out of the
     model and get the last ids: as pieces of the model they would be found in the text.
     """
     steps: list[Any] = [normalizers.NFKC(), *([normalizers.Lowercase()] if lower else [])]
     normal = normalizers.Sequence(steps)
     bars = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     cut = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), bars])
-    room = vocab - len(tokens)  # pieces of the model, the unknown one not counted
+    room = vocab - len(tokens)  # pieces of the model, excluding the unknown one
     texts, _ = common([normal.normalize_str(text) for text in texts], max(1, room // 2))
     counts = Counter(piece for text in texts for piece, _ in cut.pre_tokenize_str(text))
     words = {w: counts[w] for w in sorted(counts, key=lambda w: (-counts[w], w))[:MOST_WORDS]}
@@ -218,7 +218,7 @@ def unigram(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower
 
 def choose_pieces(words: Mapping[str, int], pieces: set[str], letters: set[str], size: int) -> dict[str, float]:
     """Log-probability of each piece kept; letters are always kept."""
-    # First guess: how often a piece stands inside the words, long ones favoured, as suffix-array seeds are scored.
+    # Initial scores: frequency in the words, favouring long pieces, as suffix-array seeds are scored.
     found: Counter[str] = Counter()
     for word_, count in words.items():
         for i in range(len(word_)):
@@ -240,13 +240,13 @@ def choose_pieces(words: Mapping[str, int], pieces: set[str], letters: set[str],
 
 
 def logs(counts: Mapping[str, int], pieces: set[str]) -> dict[str, float]:
-    """Smoothed log-probabilities; a piece never used keeps half a count."""
+    """Smoothed log-probabilities; an unused piece gets half a count."""
     whole = math.log(sum(counts.get(piece, 0) for piece in pieces) + 0.5 * len(pieces)) if pieces else 0.0
     return {piece: math.log(counts.get(piece, 0) + 0.5) - whole for piece in pieces}
 
 
 def best_counts(words: Mapping[str, int], scores: Mapping[str, float]) -> Counter[str]:
-    """How often each piece is used when every word is cut in its best way."""
+    """How often each piece is used in the best segmentation of every word."""
     order = sorted(scores)
     core = Core(models.Unigram([("\0unknown", 0.0), *((piece, scores[piece]) for piece in order)], unk_id=0))
     counts: Counter[str] = Counter()
@@ -279,7 +279,7 @@ TRAINERS: dict[str, Any] = {
 
 
 def check_texts(texts: Any) -> Iterator[str]:
-    """The texts, each seen to be a string that has a UTF-8 form."""
+    """The texts, each checked to be a string that can be encoded as UTF-8."""
     if isinstance(texts, str | bytes):
         raise UserError("texts is one string", fix="give a list of texts")
     for i, text in enumerate(texts):
