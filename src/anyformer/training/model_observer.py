@@ -16,7 +16,7 @@ from anyformer.training.run.folder import RunFolder
 from anyformer.training.settings import Config
 from anyformer.training.step import StepResult, TrainingEngine
 
-SAMPLES = 8  # samples saved in a run, about
+SAMPLES = 8  # approximate number of samples saved in a run
 
 
 class ModelObserver:
