@@ -1,1 +1,1 @@
-"""What only makes it faster, each beside its plain reference in torch: Triton, C++, FlexAttention, int8, compiling."""
+"""Optional speedups, each with a plain torch reference: Triton, C++, FlexAttention, int8, torch.compile."""

@@ -1,8 +1,8 @@
-"""The activation of an MLP on a GPU, forward and backward.
+"""Fused MLP activations on a GPU, forward and backward.
 
-Behind a linear layer with a bias, the backward pass also sums the gradient of that bias: the compiler makes it two
-kernels, which read the largest activations of a Transformer twice. Of a gated layer, pairs of gate and value are read
-as they lie, and not each by itself with gaps. `enable` compares them with torch and uses them where they agree.
+After a linear layer with a bias, the backward kernel also reduces the bias gradient: torch.compile emits two kernels
+for that, which read the largest activations of a Transformer twice. For a gated layer, interleaved (gate, value) pairs
+are loaded contiguously instead of with a stride of two. `enable` uses the kernels only where they agree with torch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from anyformer.core import activation as reference
 from anyformer.kernels.trying import agrees
 
 BLOCK = 2048
-STRIP, ROWS, COLUMNS = 256, 16, 128  # rows of a strip, and the tile that is read at once
-CLOSE = 1e-2  # relative, in bf16
+STRIP, ROWS, COLUMNS = 256, 16, 128  # rows per strip, and the tile loaded at once
+CLOSE = 1e-2  # relative tolerance in bf16
 
 
 @torch.library.custom_op("anyformer::biased_act", mutates_args=())
 def biased_act(x: Tensor, bias: Tensor, act: str) -> Tensor:
-    """The activation of x (..., I), to which `bias` (I,) was added already; its gradient is found here all the same."""
+    """Activation of x (..., I), which already includes `bias` (I,); the backward pass returns the bias gradient too."""
     from anyformer.kernels.activation_triton import act_forward
 
     x = x.contiguous()
@@ -40,7 +40,7 @@ def _(x: Tensor, bias: Tensor, act: str) -> Tensor:
 
 @torch.library.custom_op("anyformer::biased_act_backward", mutates_args=())
 def biased_act_backward(grad: Tensor, x: Tensor, act: str) -> tuple[Tensor, Tensor]:
-    """Gradients at x (..., I), and at the bias (I,) in single precision."""
+    """Gradients of x (..., I) and, in fp32, of the bias (I,)."""
     from anyformer.kernels.activation_triton import act_backward
 
     grad, x = grad.contiguous(), x.contiguous()
@@ -78,7 +78,7 @@ biased_act.register_autograd(biased_gradients, setup_context=keep_biased)
 
 @torch.library.custom_op("anyformer::gate", mutates_args=())
 def gate(x: Tensor, act: str) -> Tensor:
-    """act(gate) * value (..., I) from pairs of gate and value (..., 2 I)."""
+    """act(gate) * value (..., I) from interleaved (gate, value) pairs (..., 2 I)."""
     from anyformer.kernels.activation_triton import gate_forward
 
     x = x.contiguous()
@@ -94,7 +94,7 @@ def _(x: Tensor, act: str) -> Tensor:
 
 @torch.library.custom_op("anyformer::gate_backward", mutates_args=())
 def gate_gradients(grad: Tensor, x: Tensor, act: str) -> Tensor:
-    """The gradient at x (..., 2 I)."""
+    """The gradient of x (..., 2 I)."""
     from anyformer.kernels.activation_triton import gate_backward
 
     grad, x = grad.contiguous(), x.contiguous()
@@ -119,14 +119,14 @@ gate.register_autograd(
 
 
 def linear_act(x: Tensor, weight: Tensor, bias: Tensor, act: str) -> Tensor:
-    """act(x @ weight.T + bias); the product adds the bias, the activation finds its gradient."""
+    """act(x @ weight.T + bias): the matmul adds the bias, the activation's backward computes the bias gradient."""
     found: Tensor = biased_act(F.linear(x, weight, bias.detach()), bias, act)
     return found
 
 
 @cache
 def enable(device: torch.device, act: str, gated: bool) -> bool:
-    """Use the operations for this activation in networks that train from now on, if they agree with torch here."""
+    """Use the fused ops for this activation in all later training, if they agree with torch on this device."""
     known = act in reference.FUSED_ACTS
     if not known or not agrees(device, act, lambda: compare(device, act, gated=gated), CLOSE):
         return False
@@ -137,7 +137,7 @@ def enable(device: torch.device, act: str, gated: bool) -> bool:
 
 @torch.enable_grad()
 def compare(device: torch.device, act: str, *, gated: bool) -> float:
-    """How far outputs and gradients of a small sample are from torch's, relative to their size."""
+    """Largest relative error of outputs and gradients against torch on a small sample."""
     draw = torch.Generator(device).manual_seed(0)
     x, weight, bias = (
         torch.randn(shape, device=device, generator=draw).bfloat16() for shape in ((300, 64), (200, 64), (200,))

@@ -1,4 +1,4 @@
-"""The kernels behind activation.py, in Triton; imported only where they run."""
+"""Triton kernels of activation.py; imported only where they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def act_parts(x, ACT: tl.constexpr):
         slope = share * (1.0 - share)
     elif ACT == "gelu_tanh":
         twice = 1.5957691216057308  # 2 sqrt(2 / pi)
-        # 0.5 (1 + tanh u) is the logistic function of 2u: one exponential in place of a tanh.
+        # 0.5 (1 + tanh u) = sigmoid(2u): one exponential instead of a tanh.
         share = tl.sigmoid(twice * (x + 0.044715 * x * x * x))
         slope = share * (1.0 - share) * twice * (1.0 + 0.134145 * x * x)
     else:  # gelu
@@ -24,7 +24,7 @@ def act_parts(x, ACT: tl.constexpr):
 
 @jit
 def act_forward(X, Y, count, ACT: tl.constexpr, BLOCK: tl.constexpr):
-    """Y = act(X), entry by entry."""
+    """Y = act(X), elementwise."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     x = tl.load(X + at, mask=inside, other=0.0).to(tl.float32)
@@ -37,10 +37,10 @@ def act_backward(
     GRAD, X, D_X, SUMS, rows, columns, ACT: tl.constexpr, STRIP: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """D_X (N,I) = GRAD * act'(X), and the sums of its columns over each strip of STRIP rows: SUMS (strips, I)."""
+    """D_X (N,I) = GRAD * act'(X), and its column sums over each strip of STRIP rows: SUMS (strips, I)."""
     strip = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)  # summed over its rows once, at the end
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)  # reduced over its rows once, at the end
     for start in range(0, STRIP, ROWS):
         row = strip * STRIP + start + tl.arange(0, ROWS)
         at = row[:, None] * columns + column[None, :]
@@ -56,7 +56,7 @@ def act_backward(
 
 @jit
 def gate_forward(X, Y, count, ACT: tl.constexpr, BLOCK: tl.constexpr):
-    """Y (count,) = act(gate) * value from pairs (gate, value) in X, which are read as they lie."""
+    """Y (count,) = act(gate) * value from interleaved (gate, value) pairs in X, loaded contiguously."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     pair = 2 * first + tl.arange(0, 2 * BLOCK)
     x = tl.load(X + pair, mask=pair < 2 * count, other=0.0).to(tl.float32)
@@ -68,7 +68,7 @@ def gate_forward(X, Y, count, ACT: tl.constexpr, BLOCK: tl.constexpr):
 
 @jit
 def gate_backward(GRAD, X, D_X, count, ACT: tl.constexpr, BLOCK: tl.constexpr):
-    """The gradients of gate and value, in pairs as they came."""
+    """Gradients of gate and value, interleaved as in X."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     pair = 2 * first + tl.arange(0, 2 * BLOCK)
     x = tl.load(X + pair, mask=pair < 2 * count, other=0.0).to(tl.float32)

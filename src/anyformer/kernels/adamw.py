@@ -1,7 +1,7 @@
-"""AdamW of many tensors in one launch, on master weights: it reads bf16 gradients, clips, and writes bf16 weights.
+"""Multi-tensor AdamW on fp32 master weights: one kernel reads bf16 gradients, clips, and writes bf16 weights.
 
-Torch's own takes gradients of the masters' type, so that they are cast, clipped and the new weights cast back in
-passes of their own. The rule and what is remembered are torch's: checkpoints are the same.
+Torch's fused AdamW needs gradients in the dtype of the master weights, so casting, clipping and casting back are
+separate passes. The update rule and the optimizer state are torch's, so checkpoints are interchangeable.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from anyformer.kernels.trying import agrees
 
 BLOCK, WARPS = 1024, 8  # 3.4 TB/s of 4.8 on an H200; blocks of 2,048 reach 2.1 to 3.3
-ALIGNED = 16  # bytes that the kernel reads at once
-CLOSE = 2e-5  # relative, of single precision
+ALIGNED = 16  # bytes of a vectorized load
+CLOSE = 2e-5  # relative tolerance in fp32
 
 
 class Field(NamedTuple):
-    """What the kernel has to know of one tensor: addresses, but for the size. Its order is the kernel's."""
+    """One row of the kernel's pointer table: device addresses and the size. The kernel relies on this order."""
 
     master: int
     grad: int
@@ -34,7 +34,7 @@ class Field(NamedTuple):
 
 
 def gradient_norm(grads: Sequence[Tensor]) -> Tensor:
-    """The norm of all gradients together, in single precision whatever their types."""
+    """The global gradient norm, accumulated in fp32 whatever the dtypes."""
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for grad in grads:
         by_type.setdefault(grad.dtype, []).append(grad)
@@ -47,10 +47,10 @@ def update(
     optimizer: torch.optim.AdamW, masters: dict[int, Tensor], clip: Tensor, bad: Tensor,
     recorded: RecordedPointers | None = None,
 ) -> None:  # fmt: skip
-    """One step of `optimizer` on parameters that are bf16 where `masters` (by id) has their value in full.
+    """One step of `optimizer`; parameters with an fp32 master weight in `masters` (by id) are bf16.
 
-    The learning rate of each group is a tensor on the device; `clip` is the factor on gradients. Nothing moves where
-    `bad` is not 0. What is recorded as a CUDA graph needs `recorded` for its pointers.
+    The learning rate of each group is a tensor on the device; `clip` multiplies the gradients. The step is skipped if
+    `bad` is not 0. CUDA graph capture needs `recorded` for the pointer tables.
     """
     moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not moved:
@@ -62,7 +62,7 @@ def update(
                 "step": torch.zeros((), device=like.device),
                 "exp_avg": torch.zeros_like(like), "exp_avg_sq": torch.zeros_like(like),
             }  # fmt: skip
-    more = 1.0 - bad  # one for each: a single tensor in place of the list would be fetched, and waited for
+    more = 1.0 - bad  # repeated per tensor: as a single tensor its value would be copied to the host, with a sync
     torch._foreach_add_([optimizer.state[p]["step"] for p in moved], [more] * len(moved))
     for group in optimizer.param_groups:
         for narrow in (True, False):
@@ -73,7 +73,7 @@ def update(
 
 
 def field_of(parameter: nn.Parameter, state: dict[str, Tensor], masters: dict[int, Tensor]) -> Field:
-    """Where everything of a parameter lies."""
+    """The pointers of a parameter, its gradient and its optimizer state."""
     assert parameter.grad is not None
     master, grad = masters.get(id(parameter), parameter.data), parameter.grad
     for tensor in (master, grad, parameter.data, state["exp_avg"], state["exp_avg_sq"]):
@@ -86,14 +86,14 @@ def field_of(parameter: nn.Parameter, state: dict[str, Tensor], masters: dict[in
 
 
 class RecordedPointers:
-    """Memory for the pointers of one recorded update, a table for each launch.
+    """Pointer tables for one CUDA graph capture of the update, one for each launch.
 
-    A graph that is replayed copies them again from where they lay on the host; that memory must be there for good, be
-    written by nobody else, and be allocated before the recording begins. `sizes` are the tensors of each group.
+    Every replay copies them from the same host memory, which must therefore stay allocated and unmodified, and be
+    allocated before the capture begins. `sizes` are the numbers of tensors in each parameter group.
     """
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        shapes = [(size, len(Field._fields)) for size in sizes for _ in range(2)]  # narrow parameters and the others
+        shapes = [(size, len(Field._fields)) for size in sizes for _ in range(2)]  # bf16 parameters and the others
         self.free = [
             (torch.empty(shape, dtype=torch.int64).pin_memory(), torch.empty(shape, dtype=torch.int64, device=device))
             for shape in sorted(shapes)
@@ -101,7 +101,7 @@ class RecordedPointers:
         self.used: list[Tensor] = []
 
     def upload(self, fields: list[Field]) -> Tensor:
-        """The fields on the device, copied anew at every replay."""
+        """The pointer table on the device, copied again at every replay."""
         found = next((number for number, (host, _) in enumerate(self.free) if len(host) >= len(fields)), None)
         if found is None:
             raise RuntimeError("the pointers of an update can be recorded once")
@@ -112,10 +112,10 @@ class RecordedPointers:
 
 
 def upload(fields: list[Field], device: torch.device, recorded: RecordedPointers | None) -> Tensor:
-    """The fields on the device."""
+    """The pointer table on the device."""
     if recorded is not None and torch.cuda.is_current_stream_capturing():
         return recorded.upload(fields)
-    # Pinned, since a copy from other memory first waits for all that is under way.
+    # Pinned: a copy from pageable memory would first synchronize with the queued kernels.
     return torch.tensor(fields, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
 
 
@@ -134,7 +134,7 @@ def launch(
 
 @cache
 def blocks_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Which tensor and which block of it each program of the kernel takes, (programs, 2)."""
+    """The tensor and the block within it that each program of the kernel updates, (programs, 2)."""
     counts = [-(-size // BLOCK) for size in sizes]
     which = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(counts))
     inside = torch.cat([torch.arange(count) for count in counts])
@@ -148,7 +148,7 @@ def enable(device: torch.device) -> bool:
 
 
 def compare(device: torch.device) -> float:
-    """How far three steps on a small sample are from torch's, relative to the way that the weights went."""
+    """Largest difference from torch after three steps on a small sample, relative to the change of the weights."""
     draw = torch.Generator(device).manual_seed(0)
     starts = [torch.randn(shape, device=device, generator=draw) for shape in ((70, 90), (3000,))]
     grads = [[torch.randn_like(s).bfloat16().float() for s in starts] for _ in range(3)]

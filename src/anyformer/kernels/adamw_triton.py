@@ -1,4 +1,4 @@
-"""The kernel behind adamw.py, in Triton; imported only where it runs."""
+"""Triton kernel of adamw.py; imported only where it runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from anyformer.kernels.triton import jit, tl
 
 @jit
 def one_minus_exp(x):
-    """1 - exp(x) for x < 0, also where it is so small that the difference would keep a few digits only."""
+    """1 - exp(x) for x < 0, by a series near 0, where the difference would lose most of its digits."""
     series = -x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0))))
     return tl.where(x > -0.03, series, 1.0 - tl.exp(x))
 
 
 @jit
 def aligned(PLACE, kind: tl.constexpr):
-    """The pointer that is stored in a place."""
+    """The pointer stored at an address, marked as 16-byte aligned."""
     return tl.multiple_of(tl.load(PLACE).to(kind), 16)
 
 
@@ -25,15 +25,15 @@ def adamw_update(
 ):  # fmt: skip
     """AdamW on one block of one of many tensors.
 
-    POINTERS (tensors, FIELDS) are the addresses and sizes that `Field` in adamw.py names, BLOCKS (programs, 2) the
-    tensor and the block within it.
+    POINTERS (tensors, FIELDS) has the addresses and sizes of `Field` in adamw.py, BLOCKS (programs, 2) the tensor and
+    the block within it.
     """
     which = tl.load(BLOCKS + 2 * tl.program_id(0))
     at = tl.load(BLOCKS + 2 * tl.program_id(0) + 1) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     row = POINTERS + which * FIELDS
     single = tl.pointer_type(tl.float32)
     grad_type = tl.pointer_type(tl.bfloat16) if NARROW else single
-    # An address that was read from memory could be any; known to be a multiple of 16, it is read 16 bytes at a time.
+    # Triton cannot infer the alignment of addresses loaded from memory; marked as multiples of 16, loads vectorize.
     master, grad = aligned(row, single), aligned(row + 1, grad_type)
     mean, square, steps = aligned(row + 2, single), aligned(row + 3, single), tl.load(row + 4).to(single)
     if tl.load(BAD) == 0.0:

@@ -1,4 +1,4 @@
-"""Attention to a window in chunks: cost and memory grow with T x window, whatever the bias, dropout or device."""
+"""Sliding-window attention in chunks: cost and memory grow with T x window, for any bias, dropout and device."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from anyformer.kernels.pieces import attend_in_pieces
 
 
 def attend_in_bands(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
-    """Attention (B,H,T,C') of T tokens to each other; they are cut into chunks of the window, a batch of their own."""
+    """Self-attention (B,H,T,C') of T tokens, cut into chunks of the window size that become the batch dimension."""
     window = scores.window
     assert window is not None
     order = None
-    if scores.key_mask is not None:  # real tokens first: then no padding stands between tokens of one window
+    if scores.key_mask is not None:  # real tokens first, so that no padding lies between tokens of one window
         order = (~scores.key_mask).to(torch.uint8).argsort(dim=1, stable=True)  # (B,T)
         q, k, v = (along(x, order) for x in (q, k, v))
     batch, length = q.shape[0], q.shape[2]
     chunks = (length + window - 1) // window
-    behind = chunks * window - length  # what fills the last chunk up
+    behind = chunks * window - length  # padding of the last chunk
     after = 0 if scores.causal else window
     span = window * (2 if scores.causal else 3)
 
     def cut(x: Tensor) -> Tensor:
-        """Queries (B,H,T,C) in chunks (B*chunks,H,window,C)."""
+        """Queries (B,H,T,C) as chunks (B*chunks,H,window,C)."""
         return F.pad(x, (0, 0, 0, behind)).unflatten(2, (chunks, window)).transpose(1, 2).flatten(0, 1)
 
     def around(x: Tensor) -> Tensor:
-        """Keys (B,G,T,C) beside every chunk (B*chunks,G,span,C): the chunk and its neighbours."""
+        """Keys (B,G,T,C) of every chunk and its neighbours (B*chunks,G,span,C)."""
         strips = F.pad(x, (0, 0, window, behind + after)).unfold(2, span, window)  # (B,G,chunks,C,span)
         return strips.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
     def of_queries(x: Tensor | None) -> Tensor | None:
-        """(B or 1, T) of each token in chunks (B*chunks, window)."""
+        """Per-token values (B or 1, T) as chunks (B*chunks, window)."""
         x = None if x is None else sorted_rows(x, order).expand(batch, -1)
         return None if x is None else F.pad(x, (0, behind)).unflatten(1, (chunks, window)).flatten(0, 1)
 
@@ -60,10 +60,10 @@ def attend_in_bands(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: fl
 
 
 def along(x: Tensor, order: Tensor) -> Tensor:
-    """(B,H,T,C) with its tokens in another order (B,T)."""
+    """Tokens of x (B,H,T,C) permuted by `order` (B,T)."""
     return x.gather(2, order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
 
 def sorted_rows(x: Tensor, order: Tensor | None) -> Tensor:
-    """(B or 1, T) with its tokens in another order."""
+    """Tokens of x (B or 1, T) permuted by `order` (B,T), if given."""
     return x if order is None else x.expand(order.shape[0], -1).gather(1, order)

@@ -1,4 +1,4 @@
-"""Torch's compiler, loaded when it is first needed and done without where it fails."""
+"""`torch.compile`, loaded on first use, with a fallback to eager if compilation fails."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from anyformer.kernels.compile_cache import redirect_default, use_private_cache
 log = logging.getLogger("anyformer")
 
 Function = Callable[..., Tensor]
-SHAPES = 64  # versions of one function at most
+SHAPES = 64  # recompilation limit per function
 
 
 @cache
 def load() -> Any:
-    """The compiler's settings, once it is there: a second or two the first time."""
+    """Load torch.compile and return the config of Dynamo; takes a second or two the first time."""
     use_private_cache()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about its own internals
+        warnings.simplefilter("ignore")  # about torch's own internals
         redirect_default()
         importlib.import_module("torch._inductor.compile_fx")
     from torch._dynamo import config
@@ -40,23 +40,23 @@ def compile_function(
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """As `torch.compile`, which nothing else calls: the compiled code is kept where only its owner can write."""
+    """`torch.compile` with the private compile cache; the only place in the package that calls it."""
     load()
     return torch.compile(function, fullgraph=fullgraph, dynamic=dynamic, options=options)
 
 
 class Attempt:
-    """A function, compiled; or its plain form for good, with one line in the log, once compiling has failed.
+    """A compiled function that falls back to `plain` for good, with one log line, once compilation has failed.
 
-    `dynamic` says that all sizes may differ from call to call; otherwise each shape is a version of its own, but for
-    axes that were marked.
+    `dynamic` compiles for varying sizes; otherwise each shape is compiled separately, except along axes marked as
+    dynamic.
     """
 
     def __init__(self, function: Function, plain: Function, what: str, *, dynamic: bool | None = None) -> None:
         def code(*given: Any) -> Tensor:
             return function(*given)
 
-        code.__code__ = code.__code__.replace()  # one of its own: versions are counted for each piece of source
+        code.__code__ = code.__code__.replace()  # a copy: Dynamo counts recompilations per code object
         self.code: Function = compile_function(
             code, fullgraph=True, dynamic=dynamic, options={"realize_opcount_threshold": 0}
         )
@@ -67,7 +67,7 @@ class Attempt:
             try:
                 with load().patch(recompile_limit=SHAPES, fail_on_recompile_limit_hit=True):
                     return self.code(*given)
-            except Exception as error:  # whatever a compiler may raise: without it things are only slower
+            except Exception as error:  # a compiler may raise anything; eager is only slower
                 self.lost = True
                 why = " ".join(str(error).split())[:200] or type(error).__name__
                 log.warning("%s not compiled: %s", self.what, why)

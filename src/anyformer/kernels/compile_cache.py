@@ -1,8 +1,8 @@
-"""Where compiled code is kept: a folder that only its owner can write, since whatever lies there is loaded and run.
+"""A compile cache that only its owner can write, since its files are loaded and executed.
 
-Torch keeps it in a folder of the shared temporary one under a name that anybody can foretell. Whoever makes that folder
-first chooses the machine code that another user loads, and the pickles of its graph cache. Ours is
-`anyformer/compiled` in the user's cache folder; one that somebody else could have written is never used.
+Torch's default is a folder with a predictable name in the shared temporary folder: whoever creates it first controls
+the machine code that another user loads, and the pickles of the graph cache. Ours is `anyformer/compiled` in the
+user's cache folder; a folder that another user could have written to is never used.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 
 log = logging.getLogger("anyformer")
 
-TORCH, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # torch and Triton take the place from nowhere else
+TORCH, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # the only way to set the folders of torch and Triton
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @cache
 def use_private_cache() -> Path:
-    """Have torch and Triton keep what they compile in a private folder; to be called before either compiles."""
+    """Point the caches of torch and Triton to a private folder; call before either compiles."""
     folder = user_folder() or own_folder()
     reason = make_private(folder)
     if reason:
@@ -36,20 +36,20 @@ def use_private_cache() -> Path:
         log.warning("compiled code is not kept: %s (%s); it goes into %s for this run", folder, reason, fresh)
         folder = fresh
     elif folder != user_folder():
-        # Torch looks graphs up without regard to the processor's vectors: what AVX-512 compiled gave wrong gradients
-        # with ATEN_CPU_CAPABILITY=avx2, and a home may be shared by machines.
+        # Torch's cache key omits the CPU's vector extension: code compiled for AVX-512 gave wrong gradients with
+        # ATEN_CPU_CAPABILITY=avx2, and several machines may share a home folder.
         code = folder / torch.backends.cpu.get_cpu_capability().lower()
         folder = fresh_folder() if make_private(code) else code
     os.environ[TORCH] = str(folder)
     triton = folder / "triton"
-    if make_private(triton):  # nobody else could make it, so a file of that name is the owner's own mistake
+    if make_private(triton):  # no other user could create it: a file of that name is the owner's mistake
         triton = fresh_folder()
     os.environ[TRITON] = str(triton)
     return folder
 
 
 def redirect_default() -> None:
-    """Torch keeps precompiled headers and a pickled memo in its default folder, wherever its own setting points."""
+    """Redirect precompiled headers and a pickled memo, which torch keeps in its default folder despite its setting."""
     folder = use_private_cache()
     from torch._inductor.runtime import cache_dir_utils, runtime_utils
 
@@ -60,7 +60,7 @@ def redirect_default() -> None:
         return str(folder)
 
     modules: list[Any] = [cache_dir_utils, runtime_utils]
-    if codecache is not None:  # the program compiled something before: correct what was computed at the import
+    if codecache is not None:  # already imported: correct the paths computed at import time
         modules.append(codecache)
         headers = folder / "precompiled_headers"
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
@@ -77,13 +77,13 @@ def own_folder() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # a user without a home folder
         base = Path("/nonexistent")
     return base / "anyformer" / "compiled"
 
 
 def user_folder() -> Path | None:
-    """The folder that the user set for torch; its default, which torch itself writes into the environment, is none."""
+    """The folder that the user set for torch, or None; torch itself writes its default into the environment."""
     named = os.environ.get(TORCH, "")
     if not named or Path(named).name.startswith("torchinductor_"):
         return None
@@ -91,11 +91,11 @@ def user_folder() -> Path | None:
 
 
 def make_private(folder: Path) -> str:
-    """Make the folder, readable to its owner alone, if it is not there; the reason why it cannot be trusted, or ''."""
+    """Create the folder, accessible to its owner only, if missing; returns why it cannot be trusted, or ''."""
     try:
         nearest = next(path for path in folder.parents if path.exists())
         if reason := find_weakness_above(nearest / "any"):
-            return reason  # nothing is made in a place that others own
+            return reason  # create nothing in a folder that others control
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.path.lexists(folder):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -105,7 +105,7 @@ def make_private(folder: Path) -> str:
 
 
 def find_weakness(folder: Path) -> str:
-    """What would let somebody else put files into this folder; '' if nothing would."""
+    """Why another user could write to this folder; '' if none could."""
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):
         return "it is a symbolic link"
@@ -119,21 +119,21 @@ def find_weakness(folder: Path) -> str:
 
 
 def find_weakness_above(path: Path) -> str:
-    """What would let somebody else replace this path, by its folders as written and as they are behind links."""
-    administrators = {0, Path("/").stat().st_uid}  # in a user namespace root may have another number
+    """Why another user could replace this path, checking its parents as written and with links resolved."""
+    administrators = {0, Path("/").stat().st_uid}  # in a user namespace root may have another uid
     for parent in {*path.parents, *path.parent.resolve().parents, path.parent.resolve()}:
         found = parent.stat()
         if found.st_uid not in {*administrators, os.geteuid()}:
             return f"{parent} belongs to user {found.st_uid}"
         if (
             found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
-        ):  # a sticky one keeps names to their owners
+        ):  # the sticky bit stops others from renaming
             return f"others may write into {parent}"
     return ""
 
 
 def fresh_folder() -> Path:
-    """A folder of this process alone, removed when it ends."""
+    """A temporary folder of this process, removed at exit."""
     folder, owner = Path(tempfile.mkdtemp(prefix="anyformer-compiled-")), os.getpid()
 
     def remove() -> None:

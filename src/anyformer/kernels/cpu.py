@@ -1,7 +1,7 @@
-"""Products of a few rows with weights on a CPU by code of our own, few_rows.cpp; torch's own where it cannot be made.
+"""Linear layers for a few rows on a CPU by our own kernel, few_rows.cpp; torch's own if it cannot be compiled.
 
-Decoding reads every weight for a token or a handful of them, and the reading is all its time. Torch's products are
-made for many rows: eight rows take it three times as long as one, and weights in 8 bits it has to widen first.
+Decoding reads every weight for one token or a handful, so it is bound by memory bandwidth. Torch's matmul is tuned for
+many rows: eight rows take three times as long as one, and int8 weights have to be dequantized first.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from anyformer.kernels.compile import load
 
 log = logging.getLogger("anyformer")
 
-SOURCES = ("few_rows.cpp", "layers.cpp")  # one after the other: the second goes on from the first
-FEW = 24  # rows up to which float32 products are faster than torch's
-ready = False  # whether there is machine code by now
-SMALL = 1 << 15  # products of rows and weights below which one thread is faster than waiting for another
+SOURCES = ("few_rows.cpp", "layers.cpp")  # concatenated: the second uses the first
+FEW = 24  # rows up to which our float32 kernel is faster than torch's
+ready = False  # whether the library has been compiled and loaded
+SMALL = 1 << 15  # multiply-adds up to which one thread is faster than several
 
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """The machine code, made in a few seconds and kept on disk; None, with a line in the log, where that fails."""
+    """The compiled library, built in a few seconds and cached on disk; None, with a log line, if that fails."""
     try:
         load()
         from torch._inductor.codecache import CppCodeCache
@@ -44,19 +44,19 @@ def load_library() -> ctypes.CDLL | None:
         global ready
         ready = True
         return made
-    except Exception as error:  # whatever a compiler may raise: without it things are only slower
+    except Exception as error:  # a compiler may raise anything; without it decoding is only slower
         why = " ".join(str(error).split())[:200] or type(error).__name__
         log.warning("products of a few rows are slower, not compiled: %s", why)
         return None
 
 
 def is_available() -> bool:
-    """Whether there is machine code; the first to ask waits for it, but within torch's compiler nobody waits."""
+    """Whether the library can be used; the first call builds it, except while torch.compile is tracing."""
     return ready if torch.compiler.is_compiling() else load_library() is not None
 
 
 def few_rows(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
-    """As `F.linear`, (...,K) to (...,N) in float32; where there are scales (N,), weights are scales * 8 bits."""
+    """`F.linear`, (...,K) to (...,N) in float32; with scales (N,), the weights are int8 times scales."""
     code = load_library()
     assert code is not None
     x, y = x.contiguous(), empty_result(x, weight, scales, bias)
@@ -70,15 +70,15 @@ def few_rows(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | No
 
 
 def empty_result(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
-    """An empty result."""
+    """An uninitialized result; also the fake tensor implementation."""
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 @cache
 def register_operation() -> torch.library.Library:
-    """One node for torch's compiler, `torch.ops.anyformer.few_rows`, which it neither looks into nor takes apart.
+    """Register `torch.ops.anyformer.few_rows`, a custom op that is opaque to torch.compile.
 
-    Told when there is machine code: to tell takes torch a third of a second.
+    Done only once the library is loaded: registering takes a third of a second.
     """
     known = torch.library.Library("anyformer", "FRAGMENT")
     known.define("few_rows(Tensor x, Tensor weight, Tensor? scales, Tensor? bias) -> Tensor")
@@ -88,7 +88,7 @@ def register_operation() -> torch.library.Library:
 
 
 class FewRows(TorchFunctionMode):
-    """While it lasts, `F.linear` of a few rows in float32 on a CPU is ours."""
+    """While active, `F.linear` of a few float32 rows on a CPU runs our kernel."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is F.linear and not kwargs and is_small_product(args[0], args[1]) and is_available():
@@ -97,7 +97,7 @@ class FewRows(TorchFunctionMode):
 
 
 def is_small_product(x: Tensor, weight: Tensor) -> bool:
-    """Whether this product is one of a few rows in float32 on a CPU."""
+    """Whether this is a linear layer of a few float32 rows on a CPU."""
     return (
         weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
         and weight.dim() == 2 and weight.is_contiguous() and x.numel() <= FEW * weight.shape[1]

@@ -1,9 +1,9 @@
-"""Attention of a few new tokens a row over a static cache: each row reads its own columns and no further.
+"""Decode attention of a few new tokens per row over a static KV cache: each row reads only its own filled columns.
 
-Token p of a row stands in column p of its buffers (core/static_cache.py), so how far a row reaches is its query's
-index, a tensor on the device: nothing waits for the host, all shapes are fixed, and a CUDA graph may hold the whole of
-it. The heads of a group read their keys and values once. Long buffers are cut into chunks that are worked on side by
-side and then joined; where the cuts are depends on the buffer alone, so no neighbour changes a row's rounding.
+Token p of a row is in column p of its buffers (core/static_cache.py), so a row's length is its query's index, a tensor
+on the device: no host sync, fixed shapes, and the whole can be captured in a CUDA graph. The heads of a group load
+their keys and values once. Long buffers are split into chunks that run in parallel and are then combined (split-KV);
+the splits depend on the buffer size alone, so the rounding of a row does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from anyformer.core.static_cache import next_power_of_two
 
 log = logging.getLogger("anyformer")
 
-QUERIES = 8  # new tokens a row at most: one in a decode step, a few when a proposal is verified
+QUERIES = 8  # most new tokens per row: one in a decode step, a few when draft tokens are verified
 CHANNELS = 256
-LANES = 128  # queries times heads of a group
-HELD = 32768  # bytes of the queries of a group: more does not fit a program's registers
+LANES = 128  # most queries times heads of a group
+HELD = 32768  # most bytes of a group's queries: more does not fit the registers
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
-WHOLE = 512  # columns up to which one program reads all of a row: joining chunks would cost a second launch
-CHUNK = 256  # columns of a program beyond that
-TOGETHER = 16  # chunks joined at a time
+WHOLE = 512  # columns up to which a row is not split: combining splits would cost a second launch
+CHUNK = 256  # columns per split beyond that
+TOGETHER = 16  # splits combined at a time
 
 
 class SplitPlan(NamedTuple):
-    """How the work is cut: columns of a block and of a chunk, warps of a program, blocks on their way at once."""
+    """Launch configuration: columns per tile and per split, warps, and pipeline stages."""
 
     block: int
     chunk: int
@@ -41,7 +41,7 @@ class SplitPlan(NamedTuple):
 
 
 def plan_splits(lanes: int, channels: int, columns: int, size: int) -> SplitPlan:
-    """The cut for so many queries of a group, padded channels of a head, columns of the buffers, bytes of a number."""
+    """The configuration for queries times heads of a group, padded channels, buffer columns and bytes per element."""
     chunk = WHOLE if columns <= WHOLE else CHUNK
     if lanes == 1:
         return SplitPlan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
@@ -51,7 +51,7 @@ def plan_splits(lanes: int, channels: int, columns: int, size: int) -> SplitPlan
 
 
 def why_unsupported(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
-    """Why these inputs are not for this kernel, in words, or None; only shapes, types and Python facts are asked."""
+    """Why this kernel does not support the inputs, or None; checks shapes, dtypes and Python values only (no sync)."""
     if not scores.gaps or not scores.causal:
         return "keys are not in a static cache"
     if scores.key_mask is not None or scores.key_documents is not None:
@@ -75,7 +75,7 @@ def why_unsupported(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | No
 
 
 def attend_static_cache(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """As `reference`, for descriptions without a `why_unsupported`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
+    """`reference` for inputs whose `why_unsupported` is None. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
     assert scores.query_index is not None
     slopes = None if scores.relative is None else scores.relative.slopes(scores.tables)
     return rows_attention(
@@ -86,16 +86,16 @@ def attend_static_cache(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tens
 
 @cache
 def try_out(device: torch.device) -> bool:
-    """Let the kernel be chosen once it has given the reference's answers on this device; whether it has.
+    """Enable the kernel if it agrees with the reference on this device; returns whether it does.
 
-    Cards, drivers and versions of Triton differ, and a wrong answer would go unnoticed. It takes a second or two, where
-    rows are made, and costs nothing afterwards.
+    GPUs, drivers and Triton versions differ, and a wrong result would go unnoticed. Takes a second or two once per
+    device.
     """
     if device.type != "cuda":
         return False
     try:
         gap = max(gap_to_reference(device, kind) / torch.finfo(kind).eps for kind in TYPES)
-    except Exception as error:  # no Triton, or a card it does not know
+    except Exception as error:  # no Triton, or a GPU that it does not support
         log.warning("torch's own attention is used for decoding: our kernel does not run here (%s)", error)
         return False
     if gap > 64:
@@ -106,7 +106,7 @@ def try_out(device: torch.device) -> bool:
 
 
 def gap_to_reference(device: torch.device, kind: torch.dtype) -> float:
-    """The largest difference on a small example with grouped heads, and rows that have one token, some and all."""
+    """The largest difference on a small example with grouped heads, and rows of one token, some tokens and all."""
     draw = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(3, heads, length, 64, generator=draw).to(device, kind)
@@ -119,12 +119,12 @@ def gap_to_reference(device: torch.device, kind: torch.dtype) -> float:
     return float((found.float() - right).abs().max())
 
 
-# One node for the compiler, which neither looks inside nor takes it apart.
+# A custom op, opaque to torch.compile.
 @torch.library.custom_op("anyformer::rows_attention", mutates_args=())
 def rows_attention(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float
 ) -> Tensor:
-    """Query t of row b sees the columns up to `index` (B,T); window and cap 0 mean none."""
+    """Query t of row b attends to columns up to `index` (B,T); window or cap 0 means none."""
     lanes = q.shape[1] // k.shape[1] * q.shape[2]
     plan = plan_splits(lanes, next_power_of_two(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
     return launch(q, k, v, index, slopes, scale, window, cap, plan)
@@ -134,7 +134,7 @@ def rows_attention(
 def shape_of(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float
 ) -> Tensor:
-    """An empty result (B,H,T,C') that lies as (B,T,H,C') in memory, where the next layer wants it."""
+    """An uninitialized result (B,H,T,C') with the memory layout (B,T,H,C') that the output projection expects."""
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
 
 
@@ -143,7 +143,7 @@ def rows_attention_put(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, index: Tensor, slopes: Tensor | None, scale: float,
     window: int, cap: float,
 ) -> Tensor:  # fmt: skip
-    """The same for one query a row, whose own k and v (B,G,1,C) are put in column `index` (B,1) first: one kernel."""
+    """The same for one query per row, fused with the cache write of its k and v (B,G,1,C) to column `index` (B,1)."""
     channels = next_power_of_two(max(q.shape[3], v.shape[3]))
     plan = plan_splits(q.shape[1] // k.shape[1], channels, keys.shape[2], q.element_size())
     return launch(q, keys, values, index, slopes, scale, window, cap, plan, (k, v))
@@ -154,13 +154,13 @@ def shape_of_put(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, index: Tensor, slopes: Tensor | None, scale: float,
     window: int, cap: float,
 ) -> Tensor:  # fmt: skip
-    """As without putting."""
+    """As without the cache write."""
     return shape_of(q, keys, values, index, slopes, scale, window, cap)
 
 
 @cache
 def starts_early(device: torch.device) -> bool:
-    """Whether a kernel may start while what precedes it ends (programmatic dependent launch)."""
+    """Whether a kernel may start while the one before it is finishing (programmatic dependent launch)."""
     ours = device.type == "cuda" and torch.version.hip is None
     return ours and torch.cuda.get_device_capability(device) >= (9, 0)
 
@@ -169,7 +169,7 @@ def launch(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float,
     plan: SplitPlan, new: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Both kernels, or the first alone where a row is one chunk."""
+    """Launch the attention kernel and, if rows are split, the one that combines the splits."""
     from anyformer.kernels.decode_triton import attend_rows, join_splits
 
     (batch, heads, queries, channels), (_, groups, columns, value_channels) = q.shape, v.shape
@@ -181,7 +181,7 @@ def launch(
     held = (batch * groups * splits * lanes,) if splits > 1 else (1,)
     peaks, sums = (torch.empty(held, device=q.device, dtype=torch.float32) for _ in range(2))
     means = torch.empty(held[0] * value_channels, device=q.device, dtype=torch.float32)
-    padded = 1 if lanes == 1 else max(16, next_power_of_two(lanes))  # matrix units work on 16 rows at least
+    padded = 1 if lanes == 1 else max(16, next_power_of_two(lanes))  # tensor cores need at least 16 rows
     early = starts_early(q.device)
     facts = {"HEADS": per_group, "QUERIES": queries, "VALUE": value_channels, "CHUNK": plan.chunk, "WINDOW": window > 0,
              "EARLY": early} | ({"launch_pdl": True} if early else {})  # fmt: skip

@@ -1,7 +1,7 @@
-"""The two kernels behind decode.py, in Triton; imported only where they run.
+"""The two Triton kernels of decode.py; imported only where they run.
 
-Lanes are the queries of one group of heads, query by query: lane = query * HEADS + head. Scores are kept in powers of
-two, since the hardware's exponential is one of 2.
+Lanes are the queries of one group of heads, query by query: lane = query * HEADS + head. Scores are kept in base 2,
+since the hardware's exponential is exp2.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from anyformer.kernels.triton import cuda, jit, tl
 
 @jit
 def adjust_scores(scores, distance, slope, scale, cap, CAP: tl.constexpr, SLOPED: tl.constexpr):
-    """Scaled, capped and biased products q.k, times log2(e)."""
+    """Scaled, soft-capped and biased attention scores q.k, times log2(e)."""
     scores = scores * scale
     if CAP:
         scores = cap - 2.0 * cap / (tl.exp(scores * (2.0 / cap)) + 1.0)  # cap * tanh(scores / cap)
@@ -30,21 +30,21 @@ def attend_rows(
     BLOCK: tl.constexpr, CHUNK: tl.constexpr,
     WINDOW: tl.constexpr, CAP: tl.constexpr, SLOPED: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One row, one group of heads, one chunk of columns; KEYS and VALUES are the channels, padded to a power of two.
+    """One row, one group of heads, one split of columns; KEYS and VALUES are the channels, padded to a power of two.
 
-    With NEW_K and NEW_V, the newest key and value are used as they come, and put in their column for later steps.
+    With NEW_K and NEW_V, the newest key and value are read from there and also written to the cache for later steps.
     """
-    row = (tl.program_id(0) // groups).to(tl.int64)  # many long rows hold more than 2^31 numbers; one row does not
+    row = (tl.program_id(0) // groups).to(tl.int64)  # many long rows have more than 2^31 elements; one row does not
     group = tl.program_id(0) % groups
     split = tl.program_id(1)
     key, value = tl.arange(0, KEYS), tl.arange(0, VALUES)
     place = tl.arange(0, BLOCK)
     PUT: tl.constexpr = NEW_K is not None
-    if EARLY and not PUT:  # what precedes may have put the newest column
+    if EARLY and not PUT:  # the preceding kernel may write the newest column
         cuda.gdc_wait()
         cuda.gdc_launch_dependents()
 
-    # How far this row reaches: all that the loop below depends on, so that a short row costs little in a long buffer.
+    # Loop bounds follow the row's length, so that a short row costs little in a long buffer.
     lane = tl.arange(0, LANES)
     live = lane < HEADS * QUERIES
     query, head = tl.where(live, lane // HEADS, 0), group * HEADS + lane % HEADS
@@ -52,7 +52,7 @@ def attend_rows(
     newest = tl.max(index, 0)
     stop = tl.minimum(tl.minimum(newest + (0 if PUT else 1), columns), (split + 1) * CHUNK)
     start = split * CHUNK
-    own = PUT & (newest >= start) & (newest < start + CHUNK) & (newest < columns)  # the newest column is in this chunk
+    own = PUT & (newest >= start) & (newest < start + CHUNK) & (newest < columns)  # the newest column is in this split
     if WINDOW:
         oldest = tl.maximum(tl.min(index, 0) - window + 1, 0)
         start = tl.maximum(start, oldest // BLOCK * BLOCK)
@@ -65,8 +65,9 @@ def attend_rows(
     values = V + row * v_row + group * v_group + value[None, :]
 
     if LANES == 1:
-        # One query alone: every column of a block keeps its own softmax, and they meet once, behind the loop. A block
-        # is on its way while the one before is worked on; the first, of old columns, while what precedes ends.
+        # A single query: every column of a tile keeps its own running softmax; they are combined once, after the loop.
+        # Each tile is loaded while the one before is processed; the first, of old columns, while the preceding kernel
+        # finishes.
         column = start + place
         k = tl.load(keys + column[:, None] * k_column, mask=(column < stop)[:, None] & (key < KEY)[None, :], other=0.0)
         v = tl.load(
@@ -94,7 +95,7 @@ def attend_rows(
                 seen = seen & (newest - column < window)
             scores = tl.where(seen, scores, float("-inf"))
             higher = tl.maximum(peaks, scores)
-            base = tl.where(higher == float("-inf"), 0.0, higher)  # no column so far: nothing, not inf - inf
+            base = tl.where(higher == float("-inf"), 0.0, higher)  # no column so far: avoid inf - inf
             fade, weight = tl.exp2(peaks - base), tl.exp2(scores - base)
             sums = sums * fade + weight
             means = means * fade[:, None] + weight[:, None] * v.to(tl.float32)
@@ -179,7 +180,7 @@ def join_splits(
     HEADS: tl.constexpr, QUERIES: tl.constexpr, VALUE: tl.constexpr, VALUES: tl.constexpr,
     CHUNK: tl.constexpr, WINDOW: tl.constexpr, TOGETHER: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The chunks of one lane into one mean; only those its query sees were written, and only those are read."""
+    """Combine the splits of one lane; only those visible to its query were written, and only those are read."""
     if EARLY:
         cuda.gdc_wait()
         cuda.gdc_launch_dependents()

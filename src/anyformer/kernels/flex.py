@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.core.attend import Scores, widen
 from anyformer.kernels.compile import compile_function, load
 
-load()  # before torch's own import of it, which would make a folder in the shared temporary one
+load()  # before torch imports its compiler, which would create a folder in the shared temporary folder
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention  # noqa: E402
 
 KERNELS = 256
@@ -19,16 +19,16 @@ KERNELS = 256
 
 @cache
 def compile_flex_attention() -> Callable[..., Tensor]:
-    """One compiled kernel for all shapes; compiled only where it is first needed."""
+    """The compiled function, created on first use."""
     return compile_function(flex_attention, dynamic=False)
 
 
 def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """As `reference`, for descriptions without a user's own T x S tensors."""
+    """`reference` for scores without user-given T x S tensors."""
     wide, out_channels = max(q.shape[3], v.shape[3]), v.shape[3]
     q, k, v = widen(q, wide), widen(k, wide), widen(v, wide)
-    # Each kind of mask, bias and dtype is a kernel of its own, more than the compiler keeps for one function unasked;
-    # past its limit it would fall back to a version that holds all scores, silently. Here that is an error.
+    # Each kind of mask, bias and dtype is compiled separately, more than torch.compile's default limit. Beyond it,
+    # FlexAttention would silently fall back to eager, which materializes all scores; here that is an error.
     with load().patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
         out: Any = compile_flex_attention()(
             q, k, v, score_mod=bias_function(scores), block_mask=block_mask(scores, q, k), scale=scores.scale,
@@ -38,13 +38,13 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
 
 
 def blocks_of(scores: Scores) -> dict[str, Any] | None:
-    """Smaller blocks for a bias that takes much room: T5's buckets overflow an SM's shared memory at the usual 128."""
+    """Smaller tiles for a large bias: T5's buckets overflow an SM's shared memory at the default 128."""
     wide = scores.relative is not None and scores.relative.wide_bias
     return {"BLOCK_M": 64, "BLOCK_N": 64} if wide else None
 
 
 def bias_function(scores: Scores) -> Callable[..., Tensor] | None:
-    """What is added to one score, from the positions of its query and key."""
+    """The score_mod that adds the bias for the positions of query and key."""
     relative, tables = scores.relative, scores.tables
     query, key = scores.query_positions, scores.key_positions
     if relative is None or not relative.has_bias or query is None or key is None:
@@ -59,7 +59,7 @@ def bias_function(scores: Scores) -> Callable[..., Tensor] | None:
 
 
 def block_mask(scores: Scores, q: Tensor, k: Tensor) -> BlockMask | None:
-    """Which keys a query may see, as a function that the kernel evaluates block by block."""
+    """The block mask of the visible keys; None if all are visible."""
     queries, keys = q.shape[2], k.shape[2]
     if not scores.causal and not scores.hides(queries, keys):
         return None

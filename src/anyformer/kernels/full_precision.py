@@ -1,4 +1,4 @@
-"""Leaving autocast for a few lines that half precision would spoil."""
+"""Disable autocast for code that needs full precision."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import torch
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """A context without autocast on this device; on `meta`, where there are shapes alone, autocast is not known."""
+    """A context with autocast disabled on this device; a no-op on `meta`, which has no autocast."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

@@ -1,4 +1,4 @@
-"""Rows of weights in 8 bits, and products with them."""
+"""Weights in int8 with a scale per row, and linear layers with them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from anyformer.kernels.cpu import is_available
 from anyformer.kernels.onednn import linear
 from anyformer.kernels.row_gradient import RowsOfTable
 
-LARGEST = 127  # of 8 bits with sign; -128 is left out, so that both sides are alike
-TOGETHER = 4  # rows of the input that share one reading of the weights
-FEW = 16  # rows of the input up to which weights are widened as they are read, where the compiler makes the code
-PIECE = 4096  # rows of weights widened at once where a copy has to be made
+LARGEST = 127  # of int8; -128 is left out to keep the range symmetric
+TOGETHER = 4  # input rows that share one read of the weights
+FEW = 16  # input rows up to which compiled code dequantizes weights as it reads them
+PIECE = 4096  # weight rows dequantized at once where a copy has to be made
 
 
 class Int8(NamedTuple):
-    """Weights scale * n: whole numbers n from -127 to 127, (N,K), and a scale for each row, (N,)."""
+    """Weights scale * n: int8 n from -127 to 127, (N,K), and a scale per row, (N,)."""
 
     values: Tensor
     scales: Tensor
-    dtype: torch.dtype = torch.float32  # of the weights as they were
+    dtype: torch.dtype = torch.float32  # of the original weights
 
     @classmethod
     def of(cls, weight: Tensor) -> Int8:
-        """The nearest such weights: none is off by more than half of its row's scale."""
+        """Round to the nearest: no weight is off by more than half of its row's scale."""
         exact = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
         scales = exact.abs().amax(1) / LARGEST
         scales = scales.where(scales > 0, 1.0)  # a row of zeros
         return cls((exact / scales[:, None]).round().to(torch.int8), scales, weight.dtype)
 
     def wide(self, dtype: torch.dtype) -> Tensor:
-        """The weights themselves, (N,K)."""
+        """The dequantized weights, (N,K)."""
         return self.values.to(dtype) * self.scales[:, None].to(dtype)
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """The rows of some ids, (...,K)."""
+        """The dequantized rows of ids, (...,K)."""
         return (self.values[ids].to(self.scales.dtype) * self.scales[ids][..., None]).to(self.dtype)
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """(...,K) to (...,N), in the precision of x; on a CPU sums are made in float32."""
+        """Linear layer, (...,K) to (...,N), in the dtype of x."""
         if self.ours(x):
             within = bias if bias is not None and bias.dtype == torch.float32 else None
             y = torch.ops.anyformer.few_rows(x.float(), self.values, self.scales, within)
@@ -55,13 +55,13 @@ class Int8(NamedTuple):
         return (y if bias is None else y + bias).to(x.dtype)
 
     def ours(self, x: Tensor) -> bool:
-        """Whether machine code of our own makes products with x: it knows float32, and nothing of gradients."""
+        """Whether our CPU kernel applies to x: it needs float32 scales, and has no backward pass."""
         fits = x.device.type == "cpu" and self.scales.dtype == torch.float32
         return fits and not (x.requires_grad and torch.is_grad_enabled()) and is_available()
 
 
 def by_reading(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Products (...,N) as sums: compiled, every weight is read once, in 8 bits, for each few rows of x (...,K)."""
+    """Linear layer as explicit sums: once compiled, int8 weights are read once per TOGETHER rows of x (...,K)."""
     found = []
     for some in x.float().reshape(-1, x.shape[-1]).split(TOGETHER):
         wide = values.float()
@@ -70,14 +70,14 @@ def by_reading(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def by_widening(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Products (...,N) with a wide copy of the weights: plain, and right everywhere."""
+    """Linear layer on a dequantized copy of the weights: slower, but works everywhere."""
     if torch.compiler.is_compiling():
         return F.linear(x, values.to(x.dtype)) * scales.to(x.dtype)
     return torch.cat([F.linear(x, piece.to(x.dtype)) for piece in values.split(PIECE)], -1) * scales.to(x.dtype)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose weights are rounded."""
+    """A linear layer with int8 weights."""
 
     values: Tensor
     scales: Tensor
@@ -92,7 +92,7 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weights, widened, for parts that do their own products with them."""
+        """The dequantized weights, for modules that use them directly."""
         return Int8(self.values, self.scales).wide(self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Int8Linear(nn.Module):
 
 
 class Int8Table(nn.Module):
-    """A table of words whose rows are rounded; an embedding looks rows up in it and a head multiplies with it."""
+    """An int8 embedding table, used by the embedding for lookup and by the head as a linear layer."""
 
     values: Tensor
     scales: Tensor
@@ -111,16 +111,16 @@ class Int8Table(nn.Module):
         rounded = Int8.of(weight)
         self.register_buffer("values", rounded.values)
         self.register_buffer("scales", rounded.scales)
-        self.register_buffer("like", weight.new_empty(0), persistent=False)  # what `to(dtype)` would make of them
+        self.register_buffer("like", weight.new_empty(0), persistent=False)  # follows `to(dtype)`
 
     @property
     def weight(self) -> Int8:
-        """The rows."""
+        """The int8 rows."""
         return Int8(self.values, self.scales, self.like.dtype)
 
 
 def look_up(ids: Tensor, rows: Tensor | Int8) -> Tensor:
-    """The rows of some ids."""
+    """Embedding lookup of ids."""
     if isinstance(rows, Int8):
         return rows.look_up(ids)
     if row_gradient.wanted(rows):
@@ -130,5 +130,5 @@ def look_up(ids: Tensor, rows: Tensor | Int8) -> Tensor:
 
 
 def product(x: Tensor, rows: Tensor | Int8, bias: Tensor | None) -> Tensor:
-    """(...,K) to (...,N)."""
+    """Linear layer, (...,K) to (...,N)."""
     return rows.product(x, bias) if isinstance(rows, Int8) else linear(x, rows, bias)

@@ -1,8 +1,8 @@
-"""Linear layer and cross-entropy on a GPU: one operation to the compiler, with memory of one chunk of logits.
+"""Fused linear layer and cross-entropy on a GPU: one custom op that holds a single chunk of logits.
 
 The reference is core/loss.py. A chunk of logits is computed, turned into its gradient in place by a Triton kernel, and
 multiplied into the gradients of hidden states and weights before the next chunk: the logits are read twice and never
-held in single precision. `enable` compares it with the reference on a small sample and uses it only where they agree.
+stored in fp32. `enable` uses it only where it agrees with the reference on a small sample.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from anyformer.core import loss as reference
 from anyformer.core.loss import IGNORED
 from anyformer.kernels.trying import agrees
 
-CHUNK = 2**29  # logits held at once: in bf16, 1 GiB
-ALIGNED = 64  # rows of the weight
+CHUNK = 2**29  # logits in memory at once: 1 GiB in bf16
+ALIGNED = 64  # weight rows are padded to a multiple of this
 BLOCK, WARPS = 8192, 8
-CLOSE = 2e-2  # relative, of bf16 products in another order
+CLOSE = 2e-2  # relative tolerance of bf16 products summed in another order
 
 
 @torch.library.custom_op("anyformer::linear_loss", mutates_args=())
 def linear_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, wants_weight: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean loss of hidden states (N,D) in the dtype of the products, and its gradients (N,D), (V,D), (V,)."""
+    """Mean loss of hidden states (N,D) in the compute dtype, and its gradients (N,D), (V,D), (V,)."""
     from anyformer.kernels.linear_loss_triton import logits_to_gradients
 
     vocab, count = weight.shape[0], len(targets)
-    padded = -(-vocab // ALIGNED) * ALIGNED  # products of crooked sizes take up to three times as long
+    padded = -(-vocab // ALIGNED) * ALIGNED  # matmuls of unaligned sizes take up to three times as long
     chunks = -(-count * padded // CHUNK)
-    rows = max(1, -(-count // max(1, chunks)))  # chunks of one size: a small last one would be a slow product
+    rows = max(1, -(-count // max(1, chunks)))  # equal chunks: a small last one would be a slow matmul
     narrow = pad_rows(weight, padded, hidden.dtype)
     narrow_bias = None if bias is None else pad_rows(bias, padded, hidden.dtype)
     scale = 1.0 / (targets != IGNORED).sum().clamp(min=1).float()
@@ -58,7 +58,7 @@ def linear_loss(
 
 
 def pad_rows(values: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """The values in another type, with rows of zeros after them."""
+    """Values cast to `dtype` and zero-padded to `rows` rows."""
     if len(values) == rows:
         return values.to(dtype)
     found = values.new_zeros(rows, *values.shape[1:], dtype=dtype)
@@ -67,7 +67,7 @@ def pad_rows(values: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b in single precision, whatever the type of a and b, without a pass over `total` of its own."""
+    """total += a @ b with fp32 output for any dtype of a and b, without a separate pass over `total`."""
     if a.dtype == torch.float32:
         total.addmm_(a, b)
     else:
@@ -78,14 +78,14 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 def shapes(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, wants_weight: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Empty results."""
+    """Uninitialized results (fake tensors)."""
     sizes = [(), weight.shape if wants_weight else (0,), (0,) if bias is None else bias.shape]
     loss, d_weight, d_bias = (hidden.new_empty(size, dtype=torch.float32) for size in sizes)
     return loss, torch.empty_like(hidden), d_weight, d_bias
 
 
 def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """The gradients were computed on the way."""
+    """Save the gradients, which the forward pass has computed."""
     _, weight, bias, _, _, wants_weight = inputs
     ctx.save_for_backward(*output[1:])
     ctx.dtypes = (weight.dtype if wants_weight else None, None if bias is None else bias.dtype)
@@ -106,7 +106,7 @@ linear_loss.register_autograd(scale_gradients, setup_context=keep_gradients)
 def fused_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, smoothing: float
 ) -> Tensor:
-    """As `core.loss.linear_cross_entropy` of flat hidden states (N,D), in the precision that autocast asks for."""
+    """`core.loss.linear_cross_entropy` of flat hidden states (N,D), in the autocast dtype."""
     if torch.is_autocast_enabled("cuda"):
         hidden = hidden.to(torch.get_autocast_dtype("cuda"))
     found: Tensor = linear_loss(hidden, weight, bias, targets, smoothing, weight.requires_grad)[0]
@@ -115,7 +115,7 @@ def fused_cross_entropy(
 
 @cache
 def enable(device: torch.device) -> bool:
-    """Use the operation on this device from now on, if it gives the reference's loss and gradients there."""
+    """Use the fused loss from now on, if its loss and gradients agree with the reference on this device."""
     if not agrees(device, "the loss", lambda: compare(device), CLOSE):
         return False
     reference.fused = fused_cross_entropy
@@ -124,7 +124,7 @@ def enable(device: torch.device) -> bool:
 
 @torch.enable_grad()
 def compare(device: torch.device) -> float:
-    """How far loss and gradients of a small sample are from the reference's, relative to their size."""
+    """Largest relative error of loss and gradients against the reference on a small sample."""
     draw = torch.Generator(device).manual_seed(0)
     hidden = torch.randn(96, 64, device=device, generator=draw).bfloat16()
     weight = torch.randn(1000, 64, device=device, generator=draw) / 8

@@ -1,4 +1,4 @@
-"""The kernel behind linear_loss.py, in Triton; imported only where it runs."""
+"""Triton kernel of linear_loss.py; imported only where it runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ def logits_to_gradients(
     LOGITS, TARGETS, LOSSES, SCALE, smoothing, vocab, padded, IGNORED: tl.constexpr, SMOOTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row of logits (V,) becomes, in place, the gradient of its cross-entropy times SCALE; the loss is written.
+    """Overwrite one row of logits (V,) with the gradient of its cross-entropy times SCALE, and store the loss.
 
-    Rows are `padded` columns apart; what lies behind the vocabulary becomes 0.
+    Rows are `padded` columns apart; columns beyond the vocabulary become 0.
 
     Two passes over the row: the first finds the maximum and the sum of exponentials, the second writes. The second
-    reads from the cache, and each costs one exponential an entry, which is what bounds them.
+    reads from the L2 cache; both are bound by their one exponential per element.
     """
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(TARGETS + row)
     logits = LOGITS + row * padded
     block = tl.arange(0, BLOCK)
-    log2_e = 1.4426950408889634  # exponentials of base two are what the hardware has
+    log2_e = 1.4426950408889634  # the hardware has exp2
     if target == IGNORED:
         tl.store(LOSSES + row, 0.0)
         for start in range(0, padded, BLOCK):

@@ -1,8 +1,8 @@
-"""Attention under a mask on a CPU: a block of queries meets only the keys that some query of it can see.
+"""Block-sparse masked attention on a CPU: a block of queries is multiplied only with keys that one of them can see.
 
-Torch's fused kernel is called a block at a time, on the slice of keys that a sliding window, causal order or the
-documents of a packed row leave visible. Time is linear in T x window, memory in T: no mask outlives its block, and the
-backward pass makes it again. One operation to the compiler, since which keys a block sees depends on the data.
+Torch's flash attention kernel runs on a block of queries at a time, with the slice of keys left visible by the sliding
+window, causality or the documents of a packed row. Time is linear in T x window, memory in T: masks are built per
+block and rebuilt in the backward pass. A custom op for torch.compile, since the slices depend on the data.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch import Tensor
 
 from anyformer.core.attend import Scores, spread, widen
 
-BLOCK = 128  # queries: fewer make the products slow, more meet too many keys outside a small window
-APART = 2**32  # between the ranks of two documents: more than a document has tokens
+BLOCK = 128  # queries per block: fewer make slow matmuls, more read too many keys outside a small window
+APART = 2**32  # offset between the token indices of two documents: more than a document has tokens
 
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """As `reference`, for descriptions without a bias or a user's own T x S tensors."""
+    """`reference` for scores without a bias or user-given T x S tensors."""
     channels, out_channels = max(q.shape[3], v.shape[3]), v.shape[3]
     q, k, v = (widen(x, channels) for x in (q, spread(k, q.shape[1]), spread(v, q.shape[1])))
-    if torch.is_autocast_enabled("cpu"):  # an operation of our own is not on autocast's list
+    if torch.is_autocast_enabled("cpu"):  # autocast does not cover custom ops
         q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
     assert scores.query_index is not None and scores.key_index is not None
     out, _ = masked_attention(
@@ -36,22 +36,22 @@ def attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     return out[..., :out_channels]
 
 
-# ---------------------------------------------------------------- which keys a block of queries sees
+# ---------------------------------------------------------------- visible keys of a block of queries
 
 
 class VisibleBlock(NamedTuple):
-    """Some queries, the range of keys that they can see, and what is hidden within it."""
+    """A block of queries, the range of keys that they can see, and the mask within it."""
 
     rows: slice
     keys: slice
-    causal: bool = False  # the kernel's own causal order is all that hides
+    causal: bool = False  # the kernel's built-in causal mask suffices
     mask: Tensor | None = None  # (B or 1, 1, t, s) added to the scores
     live: Tensor | None = None  # (B, 1, t, 1) whether a query sees anything; None where all do
 
 
 def visible_blocks(scores: Scores, queries: int, keys: int, dtype: torch.dtype) -> Iterator[VisibleBlock]:
-    """All queries that see any key, in blocks."""
-    # Without padding, documents and gaps a token's rank is its column, and all a window hides is beside a diagonal.
+    """Blocks of all queries that see any key."""
+    # Without padding, documents and gaps a token's index is its column, and a window's mask is a fixed band.
     if scores.sees_itself and scores.key_documents is None and scores.window is not None:
         yield from window_blocks(scores.window, scores.causal, queries, keys, dtype)
         return
@@ -64,17 +64,17 @@ def visible_blocks(scores: Scores, queries: int, keys: int, dtype: torch.dtype) 
 
 
 def window_blocks(window: int, causal: bool, queries: int, keys: int, dtype: torch.dtype) -> Iterator[VisibleBlock]:
-    """The blocks of a window over the newest `queries` of `keys` tokens."""
+    """Blocks of sliding-window attention, where the queries are the last `queries` of `keys` tokens."""
     older, ahead = keys - queries, 0 if causal else window - 1
-    # From the start of the text until it fills the window, causal order is all that hides; without causal order nothing
-    # is hidden from those whose window reaches both ends.
+    # Until the text fills the window, the causal mask alone suffices; without causality, queries whose window covers
+    # the whole text need no mask.
     free = slice(0, 0 if older else window) if causal else slice(max(0, queries - window), window - older)
     free = slice(free.start, min(free.stop, queries)) if free.start < free.stop else slice(0, 0)
     if free.stop:
         yield VisibleBlock(free, slice(0, free.stop if causal else keys), causal)
-    size, span = block_size(dtype), window + ahead  # queries of a block, and keys that one of them sees
+    size, span = block_size(dtype), window + ahead  # queries per block, and keys visible to each
     seen = torch.ones(size, size + span - 1, dtype=torch.bool).triu_().tril_(span - 1)
-    band = hide(seen, dtype)  # from the first key that the first query sees
+    band = hide(seen, dtype)  # column 0 is the first key visible to the first query
     for start, stop in (*ranges(0, free.start, size), *ranges(free.stop, queries, size)):
         first = older + start - (window - 1)
         low, high = max(0, first), min(keys, older + stop + ahead)
@@ -82,37 +82,37 @@ def window_blocks(window: int, causal: bool, queries: int, keys: int, dtype: tor
 
 
 def block_size(dtype: torch.dtype) -> int:
-    """Queries of a block: half precision packs its matrices anew for each, and wants larger ones."""
+    """Queries per block: larger in half precision, where matrices are repacked for each block."""
     return BLOCK if dtype.itemsize >= 4 else 2 * BLOCK
 
 
 def ranges(start: int, stop: int, size: int) -> list[tuple[int, int]]:
-    """From `start` to `stop` in blocks."""
+    """The range from `start` to `stop` in blocks of `size`."""
     return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def make_mask(scores: Scores, rows: slice, keys: slice, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """What is added to the scores of a block, and which of its queries see anything."""
+    """The additive mask of a block (None if nothing is hidden), and which of its queries see any key (None if all)."""
     seen = scores.visible(rows, keys)
     if seen is None or bool(seen.all()):
         return None, None
     live = None
     if not scores.sees_itself:
         live = seen.any(-1, keepdim=True)
-        seen = seen | ~live  # a row that may look nowhere looks everywhere, then its result is dropped
+        seen = seen | ~live  # a fully masked row attends everywhere, then its result is zeroed
     return hide(seen, dtype), live
 
 
 def hide(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores: 0 where a key is seen, -inf where it is not."""
+    """The additive mask: 0 for a visible key, -inf otherwise."""
     return torch.where(seen, torch.zeros((), dtype=dtype), torch.full((), -torch.inf, dtype=dtype))
 
 
 def key_ranges(scores: Scores, blocks: list[tuple[int, int]], keys: int) -> list[tuple[int, int]]:
-    """The first key that each block of queries can see, and the one behind the last, in any row of the batch.
+    """For each block of queries, the half-open range of keys visible in any row of the batch.
 
-    Keys are ordered by document, and within it by rank. So the keys that a block sees begin where its first query's
-    begin and end where its last query's end, wherever padding stands between tokens.
+    Keys are sorted by document, then by index. So a block's range begins with that of its first query and ends with
+    that of its last, wherever there is padding between tokens.
     """
     assert scores.query_index is not None and scores.key_index is not None
     places, key_places, begin = scores.query_index, scores.key_index, torch.zeros_like(scores.query_index)
@@ -134,20 +134,20 @@ def is_sorted(places: Tensor) -> bool:
 
 
 def find(rows: Tensor, values: Tensor, *, right: bool) -> Tensor:
-    """Where values (B or 1, n) belong in sorted rows (B or 1, S): before what equals them, or behind it."""
+    """`searchsorted` of values (B or 1, n) in sorted rows (B or 1, S)."""
     batch = max(len(rows), len(values))
     rows, values = (x.expand(batch, -1).contiguous() for x in (rows, values))
     return torch.searchsorted(rows, values, right=right)
 
 
-# ---------------------------------------------------------------- the operation and its backward pass
+# ---------------------------------------------------------------- the custom op and its backward pass
 
 
 def describe(
     query_index: Tensor, key_index: Tensor, key_mask: Tensor | None, query_documents: Tensor | None,
     key_documents: Tensor | None, causal: bool, window: int | None, scale: float, gaps: bool,
 ) -> Scores:  # fmt: skip
-    """The description again, in whose place an operation of torch takes tensors and numbers."""
+    """Rebuild `Scores` from the arguments of the custom op, which takes tensors and numbers only."""
     return Scores(
         scale=scale, causal=causal, window=window, query_index=query_index, key_index=key_index, key_mask=key_mask,
         query_documents=query_documents, key_documents=key_documents, gaps=gaps,
@@ -160,7 +160,7 @@ def masked_attention(
     query_documents: Tensor | None, key_documents: Tensor | None, causal: bool, window: int | None, scale: float,
     gaps: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Weighted means (B,H,T,C) and the logarithms of their sums of exponentials (B,H,T), which the way back needs."""
+    """Attention output (B,H,T,C) and logsumexp (B,H,T), which the backward pass needs."""
     scores = describe(
         query_index, key_index, key_mask, query_documents, key_documents, causal, window, scale, gaps
     )  # fmt: skip
@@ -176,14 +176,14 @@ def masked_attention(
 
 
 def zero_results(q: Tensor, *rules: object) -> tuple[Tensor, Tensor]:
-    """Room for the means (B,H,T,C) and the sums (B,H,T)."""
+    """Zeros for the output (B,H,T,C) and the logsumexp (B,H,T)."""
     batch, heads, queries, _ = q.shape
     exact = torch.promote_types(q.dtype, torch.float32)
     return zeros_by_token(q, q.dtype), q.new_zeros(batch, heads, queries, dtype=exact)
 
 
 def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zeros (B,H,T,C) with all heads of a token side by side, as projections read and write them."""
+    """Zeros (B,H,T,C) with the memory layout (B,T,H,C) of the projections."""
     batch, heads, length, channels = x.shape
     return x.new_zeros(batch, length, heads, channels, dtype=dtype).transpose(1, 2)
 
@@ -198,7 +198,7 @@ def masked_attention_backward(
     key_mask: Tensor | None, query_documents: Tensor | None, key_documents: Tensor | None, causal: bool,
     window: int | None, scale: float, gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of queries, keys and values, from that of the weighted means."""
+    """Gradients of queries, keys and values, from that of the output."""
     scores = describe(
         query_index, key_index, key_mask, query_documents, key_documents, causal, window, scale, gaps
     )  # fmt: skip
@@ -212,7 +212,7 @@ def masked_attention_backward(
             attn_mask=mask, scale=scale,
         )  # fmt: skip
         d_q[:, :, rows] = parts[0]
-        d_k[:, :, keys] += parts[1]  # several blocks see a key: in half precision their sum would lose digits
+        d_k[:, :, keys] += parts[1]  # several blocks add to a key's gradient: accumulate in full precision
         d_v[:, :, keys] += parts[2]
     return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype)
 
@@ -222,12 +222,12 @@ masked_attention.register_fake(zero_results)
 
 @masked_attention_backward.register_fake
 def zero_gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: object) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for the three gradients."""
+    """Zeros for the three gradients."""
     return zeros_by_token(q, q.dtype), zeros_by_token(k, k.dtype), zeros_by_token(v, v.dtype)
 
 
 def keep_results(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    """What is linear in T; masks are made again."""
+    """Save tensors linear in T; masks are rebuilt."""
     ctx.save_for_backward(*inputs[:3], *output, *inputs[3:8])
     ctx.rules = inputs[8:]
     ctx.set_materialize_grads(False)

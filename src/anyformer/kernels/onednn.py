@@ -1,9 +1,8 @@
-"""Float32 products of many rows on an AMD processor with AVX-512, by oneDNN.
+"""Float32 linear layers of many rows through oneDNN, on AMD processors with AVX-512.
 
-Torch multiplies float32 matrices on a CPU by MKL, which reaches 107 GFLOP/s on one core of an EPYC with AVX-512, as if
-it kept to AVX2; oneDNN, which torch brings too, reaches 230 (benchmarks/LOG.md). Other processors were not measured and
-keep MKL. Which of the two multiplies follows from the processor and the shapes alone, never from a clock: the same run
-gives the same bits.
+Torch's CPU matmul uses MKL, which reaches 107 GFLOP/s on one core of an EPYC with AVX-512, about what AVX2 gives;
+oneDNN, also part of torch, reaches 230 (benchmarks/LOG.md). Other processors were not measured and keep MKL. The choice
+depends on the processor and the shapes alone, never on timing, so a repeated run is bitwise equal.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from torch.nn import functional as F
 
 Multiply = Callable[[Tensor, Tensor, Tensor | None, str, list[Any], str], Tensor]
 
-FEWEST = 16  # rows below which MKL reads the weights as fast
-MANY = 64  # rows of a graph without gradients from which on it is no step of decoding (kernels/cpu.py)
-SMALL = 1 << 21  # products of rows, inputs and outputs below which a call costs more than it saves
-STEPS = 8  # row counts of each power of two that are multiplied as they are, the others with rows of zeros added
-registered = False  # whether torch's compiler knows `many_rows`
-PLAIN = (Tensor, nn.Parameter)  # not FakeTensor, DTensor or a tensor of functorch, which have rules of their own
+FEWEST = 16  # rows below which MKL is as fast, bound by reading the weights
+MANY = 64  # rows from which a graph without gradients is not a decode step (kernels/cpu.py)
+SMALL = 1 << 21  # multiply-adds below which the call overhead exceeds the gain
+STEPS = 8  # row counts per power of two that are not padded; others are padded with rows of zeros
+registered = False  # whether the custom op `many_rows` is registered
+PLAIN = (Tensor, nn.Parameter)  # not FakeTensor, DTensor or functorch tensors, which have their own dispatch
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As `F.linear`, (...,K) to (...,N), forward and backward."""
+    """`F.linear`, (...,K) to (...,N), forward and backward."""
     if torch.compiler.is_compiling():
         return linear_in_graph(x, weight, bias)
     if not takes(x, weight):
@@ -43,14 +42,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def linear_in_graph(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same where torch's compiler looks on: one node in the graph of a training step or of many rows.
+    """`linear` under torch.compile: a custom op in the graph of a training step or of many rows.
 
-    Graphs of decoding are changed by the names of torch's own functions, and exported ones have to open elsewhere.
+    Not in graphs of decoding, whose passes match torch's own ops by name, nor in exported ones, which must be portable.
     """
     plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu" and type(weight) in PLAIN
     if not registered or not plain or torch.compiler.is_exporting() or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    if torch._C._are_functorch_transforms_active():  # it has no rule for the node, and drops its tangents unasked
+    if torch._C._are_functorch_transforms_active():  # it has no rule for the op, and would silently drop its tangents
         return F.linear(x, weight, bias)
     if (torch.is_grad_enabled() and weight.requires_grad) or is_prompt(x, weight):
         y: Tensor = torch.ops.anyformer.many_rows(x, weight, bias)
@@ -59,24 +58,24 @@ def linear_in_graph(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def is_prompt(x: Tensor, weight: Tensor) -> bool:
-    """Whether a product without gradients has more rows than a decode step.
+    """Whether a matmul without gradients has more rows than a decode step.
 
-    Its size is checked by the node itself: here each size of a weight would be a guard, and a graph, of its own.
+    Its size is checked by the custom op itself: here each weight size would be a guard, with a graph of its own.
     """
     return x.numel() // weight.shape[1] >= MANY
 
 
 def sum_of_outer(grad: Tensor, x: Tensor) -> Tensor:
-    """grad.T @ x, (R,N) and (R,K) to (N,K): the gradient of a weight, which nobody differentiates."""
+    """grad.T @ x, (R,N) and (R,K) to (N,K): a weight gradient, not differentiated further."""
     if torch.compiler.is_compiling():
         return grad.T @ x
     return multiply_transposed(grad, x) if takes(grad, x, len(x)) else grad.T @ x
 
 
 def takes(x: Tensor, other: Tensor, inner: int | None = None) -> bool:
-    """Whether this product is oneDNN's: plain float32 tensors of enough rows that nobody else watches or transforms.
+    """Whether oneDNN computes this matmul: plain float32 tensors with enough rows, not traced or transformed.
 
-    `inner` is the size that is summed over, where it is not the last of x.
+    `inner` is the size of the reduced axis, if that is not the last of x.
     """
     if type(x) is not Tensor or not x.is_cpu or x.dtype != torch.float32 or not is_faster() or not x.numel():
         return False
@@ -89,9 +88,9 @@ def takes(x: Tensor, other: Tensor, inner: int | None = None) -> bool:
 
 @cache
 def is_faster() -> bool:
-    """Whether MKL leaves half of this processor unused and torch has oneDNN's product.
+    """Whether oneDNN is faster on this processor and available in torch.
 
-    A lower `ATEN_CPU_CAPABILITY` asks torch for what a smaller processor would compute, so products are MKL's again.
+    A lower `ATEN_CPU_CAPABILITY` asks torch to compute as on an older processor, so MKL is used again.
     """
     if platform.machine() != "x86_64" or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
@@ -99,7 +98,7 @@ def is_faster() -> bool:
 
 
 def find_vendor() -> str:
-    """Who made this processor, as Linux says it; empty elsewhere."""
+    """The CPU vendor from /proc/cpuinfo; empty where that is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -109,7 +108,7 @@ def find_vendor() -> str:
 
 @cache
 def find_product() -> Multiply | None:
-    """The operation that torch's compiler calls for a product with an activation; None where it is missing."""
+    """The oneDNN op that torch.compile uses for a linear layer with an activation; None if missing."""
     if not torch.backends.mkldnn.is_available():
         return None
     operation: Multiply | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -117,7 +116,7 @@ def find_product() -> Multiply | None:
 
 
 def is_watched() -> bool:
-    """Whether a tracer, autocast, functorch, forward differentiation or a mode (FLOP counter) must see `F.linear`."""
+    """Whether a tracer, autocast, functorch, forward-mode AD or a mode such as the FLOP counter must see `F.linear`."""
     return (
         torch.jit.is_tracing() or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled
         or torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
@@ -148,17 +147,17 @@ def multiply_transposed(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def missing_rows(rows: int) -> int:
-    """How many rows of zeros to add: eight numbers of rows for each power of two are multiplied as they are.
+    """How many rows of zeros to add: eight row counts per power of two need none.
 
-    oneDNN makes machine code for each shape, half a megabyte of it, and keeps what it made for a thousand shapes.
-    Batches of any length would fill that; at most an eighth more rows keeps the shapes few.
+    oneDNN generates half a megabyte of code for each shape and caches a thousand shapes. Batches of varying length
+    would fill that cache; padding by at most an eighth keeps the shapes few.
     """
     step = max(1 << (rows.bit_length() - 1), STEPS) // STEPS
     return -rows % step
 
 
 class Product(torch.autograd.Function):
-    """`multiply` with its two gradients, which are products of the same size."""
+    """`multiply` with its gradients, two matmuls of the same size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -170,7 +169,7 @@ class Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])  # (R,N), (R,K)
-        twice = torch.is_grad_enabled()  # this pass will be differentiated itself
+        twice = torch.is_grad_enabled()  # double backward
         to_x = to_weight = None
         if needs_x:
             to_x = (rows @ weight if twice else multiply(rows, weight.mT, None)).view_as(x)
@@ -181,9 +180,9 @@ class Product(torch.autograd.Function):
 
 @cache
 def register_operations() -> torch.library.Library | None:
-    """Two nodes for torch's compiler, which it neither looks into nor takes apart; None where nothing is won.
+    """Register two custom ops that are opaque to torch.compile; None where oneDNN is not faster.
 
-    Told when this file is read, in a few milliseconds, so that a model that its user compiles has them as well.
+    Done at import, in a few milliseconds, so that a model compiled by its user has them as well.
     """
     if not is_faster():
         return None
@@ -213,7 +212,7 @@ def keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: 
 
 
 def graph_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """As `Product.backward`, in nodes of a graph."""
+    """`Product.backward` in custom ops."""
     x, weight = ctx.saved_tensors
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad
     rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])  # (R,N), (R,K)

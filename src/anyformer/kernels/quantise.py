@@ -1,4 +1,4 @@
-"""Weights in 8 bits: a quarter of the memory, and of what every step has to read."""
+"""Int8 weight quantization: a quarter of the memory, and of the reads of every decode step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anyformer.kernels.int8 import Int8Linear, Int8Table
 
 
 def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
-    """Round a model's weights to 8 bits, in place, for answering only: it cannot be trained any more.
+    """Quantize a model's weights to int8 in place, for inference only: it cannot be trained afterwards.
 
-    Every linear layer and the table of words, which a tied head shares: weight = scale * n, n from -127 to 127, with a
-    scale for each row (an output channel, a word); biases, norms and positions stay as they are, and activations are
-    not rounded. On a CPU products with them run through machine code of our own, made once in a few seconds; without a
-    C++ compiler weights are widened first, and slow. `compiled(quantise(model))` also does the rest of a step there.
+    Applies to every linear layer and to the embedding table, which a tied head shares: weight = scale * n, n from -127
+    to 127, with a scale per row (output channel or token); biases, norms, positions and activations are not quantized.
+    On a CPU the matmuls use our own C++ kernel, compiled once in a few seconds; without a C++ compiler weights are
+    dequantized first, which is slow. `compiled(quantise(model))` also compiles the rest of a decode step.
 
     >>> from anyformer import preset
     >>> model = quantise(preset("gpt2-tiny").build(seed=0))
@@ -46,12 +46,12 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether some weights are in 8 bits."""
+    """Whether any weights are in int8."""
     return any(isinstance(part, Int8Linear | Int8Table) for part in model.modules())
 
 
 def check_whole(model: nn.Module, where: object, verb: str = "save") -> None:
-    """Refuse to write or change a model whose weights were rounded: both want them as they were trained."""
+    """Reject saving or changing a quantized model: both need the original weights."""
     if is_quantised(model):
         raise UserError(f"a model in 8 bits cannot be {verb}d", where=str(where),
                         fix=f"{verb} it before quantise, and quantise what is loaded")  # fmt: skip

@@ -1,8 +1,8 @@
-"""A linear map of one row with what stands around it: the norm before, the activation and the sum after, in one pass.
+"""A linear layer of one row fused with the norm before it and the activation and residual sum after it.
 
-A step for one text reads every weight once and little else; its time is that of the reading and of starting each
-kernel. Norms, activations and sums of the stream have no kernels of their own here: every program that holds some rows
-of the weights normalises the row of channels for itself, which costs nothing beside the weights.
+A decode step at batch size 1 reads every weight once; its time is memory bandwidth plus kernel launches. Norms,
+activations and residual sums need no launches of their own here: every program normalizes the whole input row for
+itself, which costs little beside reading its rows of the weights.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from anyformer.kernels.decode import starts_early
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 NORMS = ("none", "rms", "layer")
-MANY = 8192  # rows of the weights from which there are programs enough whatever each holds
+MANY = 8192  # weight rows from which there are enough programs whatever the rows per program
 
 
 class Cut(NamedTuple):
-    """Rows of the weights a program holds, channels of them at a time, and its warps."""
+    """Tile of a program: weight rows, channels per turn, and warps."""
 
     rows: int
     block: int
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 
 
 def cut_for(width: int, outs: int, normed: bool) -> Cut:
-    """By measurement on an H200, for widths of 768 to 5,632; a norm needs all channels of the row at once."""
+    """Tiles tuned on an H200 for widths of 768 to 5,632; a norm needs all channels of the row at once."""
     block = next_power_of_two(width) if normed else min(1024, next_power_of_two(width))
     if block > 1024:
         return Cut(max(2, 8192 // block), block, 4 if block <= 4096 else 8)
@@ -43,7 +43,7 @@ def row_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
     act: str, gated: bool, added: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """act(norm(x) weight' + bias) + added for x (..., D) that is one row; `gated`: act(even outputs) * odd ones."""
+    """act(norm(x) @ weight.T + bias) + added for a single row x (..., D); `gated`: act(even outputs) * odd ones."""
     from anyformer.kernels.row_triton import map_row
 
     assert x.numel() == weight.shape[1] and weight.stride(1) == 1
@@ -63,7 +63,7 @@ def shape_of(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
     act: str, gated: bool, added: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """An empty result (..., O)."""
+    """An uninitialized result (..., O); also the fake tensor implementation."""
     return x.new_empty(*x.shape[:-1], weight.shape[0] // 2 if gated else weight.shape[0])
 
 
@@ -71,7 +71,7 @@ def plain(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
     act: str, gated: bool, added: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The definition."""
+    """Plain torch reference of `row_linear`."""
     from torch.nn import functional as F
 
     if norm == "rms":

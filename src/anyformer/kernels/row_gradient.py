@@ -1,4 +1,4 @@
-"""Rows of a small table with a deterministic gradient that is quick: a product in the place of a sorted scatter."""
+"""Embedding lookup in a small table with a fast deterministic gradient: a matmul instead of a sorted scatter."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MOST_ROWS = 1024  # of a table; with more the product costs as much as what it saves
+MOST_ROWS = 1024  # of a table; beyond that the matmul costs as much as it saves
 
 
 def wanted(rows: Tensor) -> bool:
-    """Whether the gradient of these rows is better made by a product."""
+    """Whether to compute the gradient of these rows by a matmul."""
     asked = torch.are_deterministic_algorithms_enabled() and rows.device.type == "cuda"
     return asked and rows.shape[0] <= MOST_ROWS and rows.requires_grad and torch.is_grad_enabled()
 
 
 class RowsOfTable(torch.autograd.Function):
-    """rows[ids]. Torch's deterministic gradient adds the tokens of a row one by one: slow where rows are few."""
+    """rows[ids]. Torch's deterministic gradient adds the tokens of a row one by one: slow for few rows."""
 
     @staticmethod
     def forward(ids: Tensor, rows: Tensor) -> Tensor:

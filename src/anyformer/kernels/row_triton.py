@@ -1,4 +1,4 @@
-"""The kernel behind row.py, in Triton; imported only where it runs."""
+"""Triton kernel of row.py; imported only where it runs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def map_row(
     WIDTH: tl.constexpr, TURNS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of the weights times one row of WIDTH channels, BLOCK of them in each of TURNS turns; normed in one."""
+    """ROWS weight rows times one input row of WIDTH channels, BLOCK channels per turn; with a norm, TURNS is 1."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < outs
     block = tl.arange(0, BLOCK)
     inside = block < WIDTH
     weights = W + row.to(tl.int64)[:, None] * w_row + block[None, :]
-    # What depends on nothing that runs before is on its way while that ends: it comes from far.
+    # Weights do not depend on the preceding kernel: load them from global memory while it finishes.
     w = tl.load(weights, mask=there[:, None] & inside[None, :], other=0.0)
     if BIAS is not None:
         bias = tl.load(BIAS + row, mask=there, other=0.0).to(tl.float32)

@@ -1,6 +1,6 @@
-"""Attention on `meta`: what a fused kernel would give and keep, as shapes alone.
+"""Attention on the meta device: the outputs and saved tensors of a fused kernel, as shapes only.
 
-It is one operation, so that whoever counts operations sees attention as a GPU runs it: no scores of T x S are made.
+A single custom op, so that FLOP and memory counters see attention as a GPU runs it, without T x S scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def attend_shapes(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
 
 
 def visible_pairs(queries: int, keys: int, scores: Scores) -> int:
-    """Pairs of a query and a key that it may see by causal order and window; the newest query stands at the newest key.
+    """Visible (query, key) pairs under causality and window; the last query is aligned with the last key.
 
     >>> visible_pairs(4, 4, Scores(scale=1.0, causal=True)), visible_pairs(4, 4, Scores(scale=1.0))
     (10, 16)
@@ -32,7 +32,7 @@ def visible_pairs(queries: int, keys: int, scores: Scores) -> int:
         return queries * keys
     window = min(keys, keys if scores.window is None else scores.window)
     first = keys - queries
-    # Behind it and at its own place query i sees min(i + 1, window) keys: a staircase, then a flat part.
+    # Query i sees min(i + 1, window) keys up to its own index: a staircase, then a flat part.
     stairs = max(0, window - first)
     behind = stairs * (first + 1 + first + stairs) // 2 + window * (queries - stairs)
     if scores.causal:
@@ -44,13 +44,13 @@ def visible_pairs(queries: int, keys: int, scores: Scores) -> int:
 
 @torch.library.custom_op("anyformer::attention_shape", mutates_args=())
 def attention_shape(q: Tensor, k: Tensor, v: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """The output (B,H,T,C') and the logarithm of each row's sum (B,H,T), which the backward pass wants."""
+    """The output (B,H,T,C') and the logsumexp (B,H,T), which the backward pass needs."""
     raise NotImplementedError("attention by shapes is for the meta device")
 
 
 @attention_shape.register_fake
 def attention_out(q: Tensor, k: Tensor, v: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """Empty results."""
+    """Fake outputs."""
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -58,13 +58,13 @@ def attention_out(q: Tensor, k: Tensor, v: Tensor, pairs: int) -> tuple[Tensor, 
 def attention_shape_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, pairs: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients at queries, keys and values."""
+    """Gradients of queries, keys and values."""
     raise NotImplementedError("attention by shapes is for the meta device")
 
 
 @attention_shape_backward.register_fake
 def attention_gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, pairs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty gradients."""
+    """Fake gradients."""
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
@@ -83,8 +83,8 @@ attention_shape.register_autograd(backward, setup_context=keep_inputs)
 
 @register_flop_formula([torch.ops.anyformer.attention_shape])
 def count_forward(q: Shape, k: Shape, v: Shape, pairs: int, *rest: Any, out_shape: Any = None, **named: Any) -> int:
-    """Queries with keys and weights with values, all pairs. Kernels want one channel count, as `attend.sdpa` gives
-    them: the smaller is filled up with zeros."""
+    """FLOPs of q @ k and weights @ v over all pairs. Kernels need equal channel counts, so the smaller is
+    zero-padded, as in `attend.sdpa`."""
     return 4 * q[0] * q[1] * q[2] * k[2] * max(q[3], v[3])
 
 
@@ -92,6 +92,6 @@ def count_forward(q: Shape, k: Shape, v: Shape, pairs: int, *rest: Any, out_shap
 def count_backward(
     grad: Shape, q: Shape, k: Shape, v: Shape, pairs: int, *rest: Any, out_shape: Any = None, **named: Any
 ) -> int:
-    """Gradients at values, weights, queries and keys: what a model costs, whatever multiplies. That a fused kernel
-    computes the scores once more is part of the rate that it reaches."""
+    """FLOPs of the gradients of values, weights, queries and keys. These are model FLOPs: the recomputation of
+    scores in a fused kernel is not counted."""
     return 2 * count_forward(q, k, v, pairs)

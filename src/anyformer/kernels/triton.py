@@ -1,4 +1,4 @@
-"""Triton, where there is one: kernels can be read without it, and are imported only where they run."""
+"""Optional import of Triton: kernel files can be imported without it, and run only where it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.kernels.compile_cache import use_private_cache
 
 triton: Any = None
-with contextlib.suppress(ModuleNotFoundError):  # there is nothing to run them on
+with contextlib.suppress(ModuleNotFoundError):  # not installed: the kernels are never launched
     triton = importlib.import_module("triton")
     use_private_cache()
 tl: Any = None if triton is None else importlib.import_module("triton.language")
@@ -18,5 +18,5 @@ cuda: Any = None if triton is None else importlib.import_module("triton.language
 
 
 def jit(kernel: Callable[..., Any]) -> Any:
-    """As Triton's own, where it is."""
+    """`triton.jit`, or the plain function without Triton."""
     return kernel if triton is None else triton.jit(kernel)

@@ -1,4 +1,4 @@
-"""Kernels are used where they were seen to run and to agree with torch, and left out with one line where not."""
+"""Kernels are enabled only where they run and agree with torch; otherwise one log line says why not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def agrees(device: torch.device, what: str, compare: Callable[[], float], close:
         return False
     try:
         error = compare()
-    except Exception as failure:  # whatever a compiler of kernels may raise: without it things are only slower
+    except Exception as failure:  # a kernel compiler may raise anything; without the kernel things are only slower
         log.warning("%s is slower, its kernel does not run: %s", what, " ".join(str(failure).split())[:200])
         return False
     if not error <= close:
