@@ -1,4 +1,4 @@
-"""Objectives: what a model can be trained for."""
+"""Training objectives."""
 
 from anyformer.objectives.adversarial import Adversarial
 from anyformer.objectives.batch import Batch

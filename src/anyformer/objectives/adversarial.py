@@ -1,4 +1,4 @@
-"""A generator against a discriminator, by the hinge loss of 1705.02894, as SAGAN takes it."""
+"""GAN training with the hinge loss of 1705.02894, as in SAGAN."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from anyformer.objectives.objective import Objective, Phase, full
 
 
 class AdversarialNets(Protocol):
-    """Two nets in one module, called `generator` and `discriminator`."""
+    """One module with the submodules `generator` and `discriminator`."""
 
     def draw_noise(self, rows: int) -> Tensor:
-        """Noise (B,Z) on the nets' device, from torch's own generator."""
+        """Noise (B,Z) on the nets' device, from torch's global generator."""
 
     def generate(self, z: Tensor, labels: Tensor) -> Tensor:
-        """Images between -1 and 1, of noise and classes (B,)."""
+        """Images in [-1, 1] from noise and classes (B,)."""
 
     def discriminate(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Scores (B,) of images; above 0 means real."""
+        """Logits (B,) of images; above 0 means real."""
 
 
 class Adversarial(Objective):
@@ -33,8 +33,8 @@ class Adversarial(Objective):
     their classes. The running mean of training.ema is of the generator alone, which is what a user keeps.
     """
 
-    compiles: ClassVar[bool] = False  # spectral norm writes its estimates into the weights that it is given
-    min_batch_size: ClassVar[int] = 2  # batch norm compares the images of a batch
+    compiles: ClassVar[bool] = False  # spectral norm updates its estimates, which are parameters, in place
+    min_batch_size: ClassVar[int] = 2  # batch norm needs more than one image
     discriminator_lr_scale: float = 4.0
     """Learning rate of the discriminator over that of the generator, training.optimizer.lr."""
 
@@ -56,24 +56,24 @@ class Adversarial(Objective):
         )  # fmt: skip
 
     def discriminator_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Real images score above 1, generated ones below -1: summed over the batch."""
+        """Hinge loss that pushes logits of real images above 1 and of generated ones below -1, summed over images."""
         nets, images, labels = cast(AdversarialNets, model), batch.inputs[0], batch.targets
         with torch.no_grad():
             fake = nets.generate(nets.draw_noise(len(labels)), labels)
-        # One pass for both, so that both meet the same normalised weights.
+        # One pass for both, so that both use the same spectrally normalised weights.
         scores = nets.discriminate(torch.cat([images, fake.to(images.dtype)]), torch.cat([labels, labels]))
         real_scores, fake_scores = full(scores).chunk(2)
         return discriminator_loss(real_scores, fake_scores) * len(labels)
 
     def generator_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Generated images score as high as they can: summed over the batch."""
+        """Negative logits of generated images, summed over the batch."""
         nets, labels = cast(AdversarialNets, model), batch.targets
         fake = nets.generate(nets.draw_noise(len(labels)), labels)
         return generator_loss(full(nets.discriminate(fake, labels))) * len(labels)
 
 
 def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:
-    """mean max(0, 1 - D(real)) + mean max(0, 1 + D(fake)): 2 where all scores are 0.
+    """mean max(0, 1 - D(real)) + mean max(0, 1 + D(fake)): 2 if all logits are 0.
 
     >>> discriminator_loss(torch.zeros(3), torch.zeros(3)).item()
     2.0
@@ -82,5 +82,5 @@ def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:
 
 
 def generator_loss(fake: Tensor) -> Tensor:
-    """-mean D(fake): not cut off, so that the generator learns as long as it loses."""
+    """-mean D(fake): not clipped, so that the generator always gets a gradient."""
     return -fake.mean()

@@ -1,4 +1,4 @@
-"""What a data set hands to an objective: the model's inputs, the targets, and which rows they are."""
+"""A batch from a data set for an objective: the model's inputs, the targets and the row numbers."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from torch import Tensor
 
 @dataclass
 class Batch:
-    """One batch. The model is called as `model(*inputs, **named)`; `targets` is what the objective compares with.
+    """One batch. The model is called as `model(*inputs, **named)`; `targets` are for the objective.
 
-    Targets that do not count are -100 (classes, tokens) or nan (numbers). `rows` are the numbers of the rows in their
-    data set, for messages and for the order's fingerprint; they stay on the CPU.
+    Ignored targets are -100 (classes, tokens) or nan (numbers). `rows` are row numbers in the data set, for messages and
+    the fingerprint of the data order; they stay on the CPU.
     """
 
     inputs: tuple[Any, ...]
     targets: Tensor
     rows: Tensor
     named: dict[str, Any] = field(default_factory=dict)
-    blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
-    pair: Tensor | None = None  # (B,) of two texts in a row: 0 the second is where it belongs, 1 it is not
-    weight: int | None = None  # how many targets count, where that is known already (see `Objective.weight`)
-    most_targets: int | None = None  # of a row that count, where they are few: the head scores no others
-    members: int = 1  # of an ensemble, where its targets are there once for each
-    filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
+    blend: tuple[Tensor, Tensor] | None = None  # mixup: index of the partner row, and weight of this row
+    pair: Tensor | None = None  # (B,) sentence pairs: 0 a true pair, 1 a false one
+    weight: int | None = None  # number of targets that count, if known already (see `Objective.weight`)
+    most_targets: int | None = None  # most targets per row, if few: the head runs only on those
+    members: int = 1  # of an ensemble, if the targets are repeated for each
+    filler: bool = False  # has no weight: a process without rows runs it to stay in step with the others
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=True))  # from pinned memory nobody waits
+        """The batch moved to a device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))  # asynchronous from pinned memory
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        """The same batch with every tensor but the rows replaced by what a function makes of it."""
+        """The batch with a function applied to every tensor but `rows`."""
         return self.with_tensors(mapped(self.tensors, function))
 
     def for_members(self, members: int) -> Batch:
-        """The batch as each member of an ensemble answers it: inputs once, targets and rows behind one another."""
+        """The batch for an ensemble: inputs once, targets and rows repeated for each member."""
         blend = self.blend
-        if blend is not None:  # a member's row is blended with another row of the same member
+        if blend is not None:  # partners are rows of the same member
             partner, share = blend
             starts = len(self) * torch.arange(members, device=partner.device)
             blend = ((partner + starts[:, None]).flatten(), share)
@@ -53,7 +53,7 @@ class Batch:
         )  # fmt: skip
 
     def for_one(self) -> Batch:
-        """The same without members, as another model answers it."""
+        """The batch for a single model, the inverse of `for_members`."""
         count, named = len(self) // self.members, dict(self.named)
         named.pop("each_member", None)
         blend = self.blend if self.blend is None else (self.blend[0][:count], self.blend[1])
@@ -61,17 +61,17 @@ class Batch:
 
     @property
     def tensors(self) -> tuple[Any, ...]:
-        """Everything in it that goes to a device."""
+        """All tensors that are moved to a device."""
         return self.inputs, self.targets, self.named, self.blend, self.pair
 
     def with_tensors(self, tensors: tuple[Any, ...]) -> Batch:
-        """The same batch with others in the place of its `tensors`."""
+        """The batch with its `tensors` replaced."""
         inputs, targets, named, blend, pair = tensors
         return replace(self, inputs=inputs, targets=targets, named=named, blend=blend, pair=pair)
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """What a function makes of every tensor inside."""
+    """A nested value with a function applied to every tensor."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, tuple):

@@ -1,11 +1,11 @@
-"""Arithmetic of boxes: (centre x, centre y, width, height) or corners (left, top, right, bottom), any unit."""
+"""Box arithmetic: (centre x, centre y, width, height) or corners (left, top, right, bottom), in any unit."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-LEAST = 1e-12  # an area that is divided by: boxes without any have overlap 0
+LEAST = 1e-12  # lower bound of divisors: empty boxes have IoU 0
 
 
 def corners(boxes: Tensor) -> Tensor:
@@ -21,12 +21,12 @@ def centred(boxes: Tensor) -> Tensor:
 
 
 def area(boxes: Tensor) -> Tensor:
-    """Of corners (...,4); a box turned inside out has none."""
+    """Area of corners (...,4); 0 for an inverted box."""
     return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
 
 
 def overlap(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Shared area over joint area of corners that broadcast, and the joint area."""
+    """IoU of corners (broadcasting), and the area of the union."""
     start, stop = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
     shared = (stop - start).clamp(min=0).prod(-1)
     joint = area(a) + area(b) - shared
@@ -34,7 +34,7 @@ def overlap(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def generalised_overlap(a: Tensor, b: Tensor) -> Tensor:
-    """Overlap less the share of the smallest box around both that neither fills (1902.09630), from -1 to 1."""
+    """Generalised IoU (1902.09630), from -1 to 1: IoU minus the fraction of the enclosing box that neither covers."""
     share, joint = overlap(a, b)
     around = torch.cat([torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])], -1)
     hull = area(around)

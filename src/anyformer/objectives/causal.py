@@ -1,4 +1,4 @@
-"""The next token, at every place at once."""
+"""Next-token prediction at every position."""
 
 from __future__ import annotations
 

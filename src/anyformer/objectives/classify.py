@@ -1,4 +1,4 @@
-"""A class, or several labels, for a whole row."""
+"""Single- or multi-label classification of rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Classify(Teachable, Objective):
             raise UserError("a class weight is not positive", where="Classify.weights", fix="leave it out")
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Hide words; blend each image with another of its batch, the target becomes shares (B,C) of both."""
+        """Apply word dropout, and mixup or CutMix with other images of the batch, recorded in `blend`."""
         batch = drop_words(batch, self.word_dropout, generator)
         if not (self.mixup or self.cutmix) or not isinstance(batch.inputs[0], Tensor) or batch.inputs[0].dim() != 4:
             return batch
@@ -67,7 +67,7 @@ class Classify(Teachable, Objective):
         return with_extra(own.sum(), out.losses, len(batch) if self.multi else (batch.targets != IGNORED).sum())
 
     def blended_losses(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The loss of every row (B,) of logits (B,C); of two blended rows the share of each."""
+        """The loss of every row (B,) of logits (B,C); for blended rows the weighted sum over both targets."""
         measure = self.labels_loss if self.multi else self.class_loss
         own = measure(logits, batch.targets)
         if batch.blend is None:
@@ -87,7 +87,7 @@ class Classify(Teachable, Objective):
         )
 
     def labels_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean over the labels, so that rows weigh the same however many labels there are."""
+        """Mean over the labels, so that the loss does not scale with their number."""
         factors = None if self.weights is None else logits.new_tensor(self.weights)
         each = F.binary_cross_entropy_with_logits(logits, targets.to(logits), pos_weight=factors, reduction="none")
         return each.mean(1)
@@ -107,7 +107,7 @@ class Classify(Teachable, Objective):
         return self.blended_losses(full(found.logits), batch)
 
     def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """Of several labels each is a question of its own, answered yes or no: logits x and 0."""
+        """Multi-label: each label is a binary classification with the logits x and 0."""
         if not self.multi:
             return divergence(logits, teacher, temperature)
         mine, theirs = (torch.stack([each, torch.zeros_like(each)], -1) for each in (logits, teacher))  # (B,C,2)
@@ -118,7 +118,7 @@ class Classify(Teachable, Objective):
 
 
 def beta(alpha: float, generator: torch.Generator) -> float:
-    """One draw of Beta(alpha, alpha); the ratio of two gamma draws, by Johnk's method on logarithms."""
+    """One sample of Beta(alpha, alpha), by Johnk's method in log space."""
     while True:
         u, v = torch.rand(2, generator=generator, dtype=torch.float64).clamp(min=1e-300).tolist()
         x, y = math.log(u) / alpha, math.log(v) / alpha
@@ -128,7 +128,7 @@ def beta(alpha: float, generator: torch.Generator) -> float:
 
 
 def mix(pixels: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Each image faded into another of the batch: pixels, the other's place, and the share of the first."""
+    """Mixup: pixels, the partner of each image, and the weight of the image itself."""
     share = beta(alpha, generator)
     partner = torch.randperm(len(pixels), generator=generator)
     mixed = share * pixels + (1 - share) * pixels[partner]
@@ -136,7 +136,7 @@ def mix(pixels: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tenso
 
 
 def cut_and_paste(pixels: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """A rectangle of another image in each image; the share is what is left of the first."""
+    """CutMix: as `mix`, with a rectangle pasted from the partner; the weight is the area that is left."""
     share = beta(alpha, generator)
     partner = torch.randperm(len(pixels), generator=generator)
     height, width = pixels.shape[-2:]

@@ -1,4 +1,4 @@
-"""Which of these belong together? Each row's first must find its second among all of the batch (CLIP, 2103.00020)."""
+"""Contrastive loss over in-batch negatives: the first of each pair must match its second (CLIP, 2103.00020)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Contrast(Objective):
         return self.each(model(*batch.inputs, **batch.named).logits, batch.targets).sum()
 
     def each(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every row (B,), 0 where it does not count."""
+        """The loss of every row (B,), 0 where it is ignored."""
         logits = full(logits)
         right = torch.arange(len(logits), device=logits.device)
         both = F.cross_entropy(logits, right, reduction="none") + F.cross_entropy(logits.T, right, reduction="none")

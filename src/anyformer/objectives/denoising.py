@@ -1,4 +1,4 @@
-"""What objectives with an encoder and a decoder have in common: one text is read, another is written, both from one."""
+"""Base of the encoder-decoder denoising objectives: source and target are both derived from one text."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Denoising(Objective, slot=True):
     def rewrite(
         self, text: np.ndarray, facts: TokenFacts, random: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the encoder reads and what the decoder writes, of the tokens (N,) of a text, without end marks."""
+        """Source and target of the tokens (N,) of a text, without special tokens."""
         raise NotImplementedError
 
     def longest(self, length: int) -> tuple[int, int]:
-        """How many tokens a text of so many gives the encoder and the decoder at most, without end marks."""
+        """Largest source and target length of a text of `length` tokens, without special tokens."""
         raise NotImplementedError
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
@@ -46,8 +46,8 @@ class Denoising(Objective, slot=True):
         ends = max(len(row.close(row.text[:0], facts)) for row in rows)
         sources, source_mask = pad_rows(read, reads + around, facts.pad)
         targets, asked = pad_rows(written, writes + ends, facts.pad)
-        before = np.concatenate([np.full((len(targets), 1), facts.start_id), targets[:, :-1]], 1)  # one token late
-        # Behind a text the decoder's padding is seen by nobody: causal order hides it, and no mask need be made.
+        before = np.concatenate([np.full((len(targets), 1), facts.start_id), targets[:, :-1]], 1)  # shifted right
+        # The decoder needs no padding mask: padding is at the end, where causality hides it.
         named = {} if source_mask.all() else {"source_mask": torch.from_numpy(source_mask)}
         inputs = torch.from_numpy(sources), torch.from_numpy(before)
         return Batch(inputs, torch.from_numpy(np.where(asked, targets, IGNORED)), batch.rows, named)
@@ -61,14 +61,14 @@ class Denoising(Objective, slot=True):
 
 @dataclass(frozen=True)
 class FramedText:
-    """The tokens of one block: the text, and what the tokenizer has put before and behind it."""
+    """The tokens of one block: the text, and the special tokens before and after it."""
 
     before: np.ndarray
     text: np.ndarray
     behind: np.ndarray
 
     def close(self, written: np.ndarray, facts: TokenFacts) -> np.ndarray:
-        """What a decoder writes, in the same frame; an end there must be, and its own start is not part of it."""
+        """The decoder target with the same special tokens; it always has an end token, and no decoder start token."""
         before = self.before[:0] if self.before.tolist() == [facts.start_id] else self.before
         end = [] if facts.eos is None else [facts.eos]
         return np.concatenate([before, written, self.behind if len(self.behind) else np.array(end, np.int64)])
@@ -87,7 +87,7 @@ def framed_rows(batch: Batch) -> list[FramedText]:
 
 
 def pad_rows(rows: Sequence[np.ndarray], length: int, fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of tokens as (B, length), and where there is something."""
+    """Rows of tokens padded to (B, length), and their mask."""
     lengths = np.array([len(row) for row in rows])
     mask = np.arange(length) < lengths[:, None]
     found = np.full(mask.shape, fill, np.int64)

@@ -1,4 +1,4 @@
-"""In which order do these words stand? The encoder reads a text shuffled, the decoder writes it (T5, 1910.10683)."""
+"""Deshuffling: from a text with shuffled tokens, the decoder predicts the original (T5, 1910.10683)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects in images: each is matched to one answer, which is held to its class and box (2005.12872)."""
+"""Object detection with bipartite matching of predictions and objects (DETR, 2005.12872)."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Detect(Objective):
     def each(self, logits: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
         """The loss of each image (...,B), from logits (...,B,Q,C+1) and boxes (...,B,Q,4) of any number of layers."""
         logits, boxes, targets = full(logits), full(boxes), full(targets).to(logits.device)
-        if not targets.shape[1]:  # no image has any
+        if not targets.shape[1]:  # no image has objects
             targets = targets.new_full((len(targets), 1, 5), IGNORED)
         real = targets[..., 0] != IGNORED  # (B,M)
-        order = real.long().argsort(dim=1, descending=True, stable=True)  # those that count come first
+        order = real.long().argsort(dim=1, descending=True, stable=True)  # real objects first
         targets = targets.gather(1, order[..., None].expand_as(targets))
         counts = real.sum(1)
         kinds, wanted = targets[..., 0].clamp(min=0).long(), targets[..., 1:].to(boxes)  # (B,M), (B,M,4)
@@ -68,14 +68,14 @@ class Detect(Objective):
         total = entropy.sum(-1) / share.sum(-1) * size
 
         there = wanted.expand(*at.shape[:-1], -1, 4).gather(-2, at[..., None].expand(*at.shape, 4))
-        there = torch.where(matched[..., None], there, boxes.detach())  # nothing to learn, nothing to divide by
+        there = torch.where(matched[..., None], there, boxes.detach())  # no gradient, and no division by zero
         off = (boxes - there).abs().sum(-1)
         apart = 1 - generalised_overlap(corners(boxes), corners(there))
         return total + torch.where(matched, self.distance * off + self.overlap * apart, 0.0).sum(-1)
 
     @torch.no_grad()
     def costs(self, logits: Tensor, boxes: Tensor, kinds: Tensor, wanted: Tensor) -> Tensor:
-        """What each answer would cost for each target, (...,B,Q,M): as the loss, with 1 - probability for its log."""
+        """Matching cost of each prediction and target, (...,B,Q,M): the loss with -probability in place of -log p."""
         index = kinds[..., None, :].expand(*logits.shape[:-1], kinds.shape[-1])
         likely = logits.softmax(-1).gather(-1, index)
         one, other = boxes[..., :, None, :], wanted[..., None, :, :]
@@ -83,6 +83,6 @@ class Detect(Objective):
         return self.distance * off - likely - self.overlap * generalised_overlap(corners(one), corners(other))
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
-        """Of the last layer, per object."""
+        """The loss of the last layer, per object."""
         counts = (batch.targets[..., 0] != IGNORED).sum(1).clamp(min=1)
         return self.each(output.logits, output.boxes, batch.targets) / counts.to(output.logits.device)

@@ -1,4 +1,4 @@
-"""What would a larger model say? A student learns from a teacher's answers too (1503.02531; DistilBERT, 1910.01108)."""
+"""Knowledge distillation: a student also learns from a teacher's outputs (1503.02531; DistilBERT, 1910.01108)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Distill(Objective):
     the distance from the teacher's number.
     """
 
-    compiles: ClassVar[bool] = False  # the teacher is fetched from a cache, which a compiler does not follow
+    compiles: ClassVar[bool] = False  # the teacher comes from an lru_cache, which torch.compile cannot trace
 
     student: Objective = field(default_factory=Causal)
     """What the student is asked, with or without a teacher."""
@@ -77,13 +77,13 @@ class Distill(Objective):
         return self.loss_beside(self.load_teacher(batch.targets.device), model, batch)
 
     def loss_beside(self, teacher: nn.Module, model: nn.Module, batch: Batch) -> Tensor:
-        """The loss of a model beside a teacher, which gets no gradients."""
+        """The distillation loss of a model against a frozen teacher."""
         own = self.student
-        assert isinstance(own, Teachable)  # as `check` asked
+        assert isinstance(own, Teachable)  # ensured by `check`
         mine = own.target_outputs(model, batch)
         with torch.no_grad():
             theirs = own.target_outputs(teacher, batch.for_one())
-        answers = theirs.logits.repeat(batch.members, *[1] * (theirs.logits.dim() - 1))  # each member learns from them
+        answers = theirs.logits.repeat(batch.members, *[1] * (theirs.logits.dim() - 1))  # for each ensemble member
         total = self.alpha * own.hard_losses(mine, batch)
         if self.beta:
             total = total + self.beta * own.soft_losses(mine.logits, answers, self.temperature)
@@ -94,7 +94,7 @@ class Distill(Objective):
         return with_extra(total.where(counted, 0.0).sum(), mine.losses, counted.sum())
 
     def load_teacher(self, device: torch.device) -> nn.Module:
-        """The teacher's network on a device, in evaluation mode; it is the one that the run began with."""
+        """The teacher on a device in eval mode; an error if it is not the one that the run started with."""
         if not self.teacher:
             raise UserError("no teacher given", where="objective.teacher", fix="add --teacher FOLDER")
         return read_teacher(self.teacher, self.sha256, device)
@@ -103,9 +103,9 @@ class Distill(Objective):
         return {"teacher": self.load_teacher(device)}
 
 
-@lru_cache(maxsize=2)  # every step asks for it
+@lru_cache(maxsize=2)  # called at every step
 def read_teacher(folder: str, expected: str, device: torch.device) -> nn.Module:
-    """The network of a folder whose files have the hash `expected`, frozen."""
+    """The frozen network of a folder whose files must have the hash `expected`, if given."""
     found = hash_model(Path(folder))
     if expected and found != expected:
         raise UserError("the teacher is not the one that the run began with", where=folder,
@@ -115,7 +115,7 @@ def read_teacher(folder: str, expected: str, device: torch.device) -> nn.Module:
 
 
 def hash_model(folder: Path) -> str:
-    """One hash of all that decides what a model folder answers: its settings and its weights."""
+    """A hash of a model folder's settings and weights."""
     if not folder.is_dir():
         raise UserError("the teacher's folder is not there", where=str(folder), fix="put it back")
     named = [path for name in (SPEC_FILE, CONFIG_FILE) if (path := folder / name).is_file()]

@@ -1,4 +1,4 @@
-"""Draw: where randomness in data comes from. It is a pure function of seed, epoch and row; nothing is remembered."""
+"""Draw: stateless randomness for data, a pure function of seed, epoch and row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Draw:
-    """Where randomness in the data comes from while training: nothing else is remembered, so nothing is restored."""
+    """Randomness of the data in training: it has no state, so a resumed run has none to restore."""
 
     seed: int
     epoch: int
 
     def generator(self, row: int) -> np.random.Generator:
-        """The random numbers of one row in one epoch, whoever asks and in whatever order."""
+        """The generator of one row in one epoch, independent of the process and of the order of calls."""
         return np.random.default_rng((self.seed, self.epoch, row))
 
     def uniform(self, rows: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
-        """(B, count) numbers from 0 to 1 for some rows in one epoch, each row's own whatever its neighbours are.
+        """(B, count) uniform numbers in [0, 1) for some rows in one epoch, independent of the rest of the batch.
 
-        A generator a row takes longer to make than a small image takes to vary; this is one for all of them.
+        Vectorized, since creating a generator per row takes longer than augmenting a small image.
         """
         mixed = np.zeros(1, np.uint64)
         for number in (np.array([self.seed]), np.array([self.epoch]), np.asarray(rows)[:, None], np.arange(count)):
@@ -31,11 +31,11 @@ class Draw:
 
 
 def scramble(numbers: np.ndarray) -> np.ndarray:
-    """Whole numbers of 64 bits whose neighbours have nothing in common any more (splitmix64)."""
+    """The splitmix64 hash of 64-bit integers."""
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
-EVALUATION = Draw(seed=2**31, epoch=0)  # a seed that no training has: rows are always evaluated with the same numbers
+EVALUATION = Draw(seed=2**31, epoch=0)  # a seed that no training has: evaluation is deterministic

@@ -1,4 +1,4 @@
-"""Which words are missing? Tokens are left out without a trace, the decoder writes them (T5, 1910.10683, 3.3.2)."""
+"""Drop tokens without a sentinel; the decoder predicts the dropped ones (T5, 1910.10683, 3.3.2)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class DropTokens(Denoising):
 
 
 def count_lost(length: int, rate: float) -> int:
-    """How many tokens of a text are chosen: at least one, and never all."""
+    """How many tokens of a text are dropped: at least one if there are two, and never all."""
     return min(max(round(length * rate), 1), length - 1)
 
 
 def choose_tokens(length: int, rate: float, random: np.random.Generator) -> np.ndarray:
-    """Which tokens of a text are chosen (N,), every set of that size as likely."""
+    """A uniformly random mask (N,) of the chosen tokens."""
     chosen = np.zeros(length, bool)
     chosen[random.permutation(length)[: count_lost(length, rate)]] = True
     return chosen

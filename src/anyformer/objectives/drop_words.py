@@ -1,4 +1,4 @@
-"""Word dropout: some tokens of every training text are hidden, so that no single one decides."""
+"""Word dropout: mask random tokens of training texts, so that no single one decides."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anyformer.objectives.batch import Batch
 
 
 def drop_words(batch: Batch, share: float, generator: torch.Generator) -> Batch:
-    """Hide this share of the token ids from the model, as if they were padding; other inputs stay as they are."""
+    """Mask a fraction of the token ids like padding; other inputs are unchanged."""
     mask = batch.named.get("mask")
     if not share or mask is None:
         return batch
-    if isinstance(mask, tuple):  # of a joint sequence, one a part
+    if isinstance(mask, tuple):  # of a joint sequence, one per part
         kept: Any = tuple(drop(part, given, share, generator)
                           for part, given in zip(mask, batch.inputs, strict=True))  # fmt: skip
     else:
@@ -25,7 +25,7 @@ def drop_words(batch: Batch, share: float, generator: torch.Generator) -> Batch:
 
 
 def drop(mask: Any, given: Any, share: float, generator: torch.Generator) -> Any:
-    """The mask of one input with some tokens hidden, where the input is ids (B,T)."""
+    """The mask of one input with random tokens removed, if the input is ids (B,T)."""
     is_ids = isinstance(given, Tensor) and given.dim() == 2 and not given.is_floating_point()
     if not is_ids or not isinstance(mask, Tensor) or mask.shape != given.shape:
         return mask

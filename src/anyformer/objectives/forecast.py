@@ -1,4 +1,4 @@
-"""The next steps of a series."""
+"""Forecasting of time series."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Images and text that explain each other: hidden words, hidden patches, and which image belongs to which text.
+"""Image-text pretraining: masked tokens, masked patches, and image-text matching.
 
-The objectives of VisualBERT (1908.03557) and UNITER (1909.11740), from pixels: patches stand where those have the
-regions of an object detector. Each row is asked one of three things, so that never both sides of it are hidden.
+The objectives of VisualBERT (1908.03557) and UNITER (1909.11740), with patches of pixels in place of the regions of an
+object detector. Each row gets one of the three tasks, so that its image and text are never both masked.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from anyformer.objectives.objective import IGNORED, BatchSource, Objective, full
 from anyformer.objectives.token_facts import facts_of
 from anyformer.objectives.transport import transport_cost
 
-LEVELS = 8  # of a colour: three bits, as 2010.11929 (B.1.2) asks for
-WARMTH = 0.1  # temperature of the contrast between patches
-WORDS, PATCHES, MATCH = range(3)  # what a row may be asked
+LEVELS = 8  # per colour channel: three bits, as in 2010.11929 (B.1.2)
+WARMTH = 0.1  # temperature of the contrastive loss between patches
+WORDS, PATCHES, MATCH = range(3)  # the task of a row
 
 
 class ImageText(Objective):
@@ -38,7 +38,7 @@ class ImageText(Objective):
     asked of a row is the row's loss.
     """
 
-    compiles: ClassVar[bool] = False  # the steps of the transport would be unrolled
+    compiles: ClassVar[bool] = False  # torch.compile would unroll the steps of the transport
 
     words: float = 1.0
     """How often words are asked for, beside the other two."""
@@ -71,7 +71,7 @@ class ImageText(Objective):
     # ------------------------------------------------------------ what is hidden
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
-        """`targets` (B,T) are the hidden words; of the first token, which is not a word, whether the pair is wrong."""
+        """`targets` (B,T) are the masked tokens; at the first token, a special one, whether the pair is a false one."""
         facts, masked = facts_of(source), Masked(rate=self.rate)
         tokens, pixels = batch.inputs[0].numpy().copy(), batch.inputs[1].clone()
         real = batch.named["mask"][0].numpy()
@@ -101,7 +101,7 @@ class ImageText(Objective):
         return replace(batch, inputs=inputs, targets=torch.from_numpy(targets))
 
     def other_images(self, batch: Batch, others: dict[int, int], draw: Draw, source: BatchSource) -> dict[int, Tensor]:
-        """The images of other rows; a row whose text is the same has no wrong image, and keeps its own."""
+        """Mismatched images from other rows; a row keeps its own image if the other row has the same text."""
         if not others:
             return {}
         found = source.batch(list(others.values()), draw)
@@ -122,7 +122,7 @@ class ImageText(Objective):
         return self.terms(model, batch).rows.sum()
 
     def terms(self, model: Any, batch: Batch) -> Terms:
-        """The loss of each row, and what it is made of."""
+        """The loss of each row, and its terms."""
         out = model.before_head(*batch.inputs, **batch.named)
         tokens, (pixels, hidden) = batch.inputs
         text, image = out.hidden[:, : tokens.shape[1]], out.hidden[:, -hidden.shape[1] :]
@@ -141,7 +141,7 @@ class ImageText(Objective):
         return Terms(words + patches + match, words, patches, match, right)
 
     def patch_losses(self, rebuilt: Tensor, pixels: Tensor, hidden: Tensor) -> Tensor:
-        """The mean over the hidden patches of each row (B,) by what `regions` asks."""
+        """Mean loss over the masked patches of each row (B,), by `regions`."""
         rebuilt = full(rebuilt)
         patches = cut(pixels, self.cell).to(rebuilt.dtype)  # (B,N,values)
         if self.regions == "colours":
@@ -160,7 +160,7 @@ class ImageText(Objective):
 
 @dataclass(frozen=True)
 class Terms:
-    """Losses of the rows (B,), 0 where a row is not asked; `right`: it was told whether image and text belong."""
+    """Losses of the rows (B,), 0 for other tasks; `right`: whether the image-text match was predicted correctly."""
 
     rows: Tensor
     words: Tensor
@@ -174,7 +174,7 @@ def patch_count(pixels: Tensor, cell: tuple[int, int]) -> int:
 
 
 def word_losses(model: Any, text: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of the hidden words of each row (B,); the first token is not a word."""
+    """Mean cross-entropy of the masked tokens of each row (B,), without the first token, a special one."""
     wanted = targets.clone()
     wanted[:, 0] = IGNORED
     logits = full(model.head.words(text, None, model.table()).logits)
@@ -183,10 +183,10 @@ def word_losses(model: Any, text: Tensor, targets: Tensor) -> Tensor:
 
 
 def colour_losses(rebuilt: Tensor, patches: Tensor, channels: int) -> Tensor:
-    """KL of the levels that a patch's mean colour lies between and those predicted, (B,N), the sum over channels.
+    """KL divergence of the predicted colour levels from those of a patch's mean colour, (B,N), summed over channels.
 
-    They stand for the classes of a detector, of which UNITER takes the detector's own probabilities: a mean colour
-    between two levels belongs to both, by its distance from them. The first outputs of a patch are its logits.
+    The levels replace the classes of a detector, whose probabilities are UNITER's soft labels: a mean colour between
+    two levels is split between them by distance. The first outputs of a patch are its logits.
     """
     if rebuilt.shape[-1] < LEVELS * channels:
         raise UserError(f"{rebuilt.shape[-1]} numbers a patch are too few for {LEVELS} levels of {channels} colours",

@@ -1,4 +1,4 @@
-"""Which words are hidden here? Some tokens are masked, the model names them (BERT, 1810.04805; RoBERTa, 1907.11692)."""
+"""Masked language modelling (BERT, 1810.04805; RoBERTa, 1907.11692)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Masked(TeachableWords, Objective):
     def choose(
         self, tokens: np.ndarray, asked: np.ndarray, facts: TokenFacts, random: np.random.Generator
     ) -> np.ndarray:
-        """Where tokens are chosen, of those that are text; on average exactly `rate` of them, and at least one."""
+        """Positions of the chosen ordinary tokens: on average exactly `rate` of them, and at least one."""
         places = np.flatnonzero((asked != IGNORED) & facts.ordinary[tokens])
         wanted = self.rate * len(places)
         count = min(len(places), max(1, math.floor(wanted + random.random())))
@@ -79,15 +79,15 @@ class Masked(TeachableWords, Objective):
         return np.sort(random.permutation(places)[:count])
 
     def treat(self, chosen: np.ndarray, facts: TokenFacts, random: np.random.Generator) -> np.ndarray:
-        """What stands in the place of the chosen tokens (K,); on average exactly the shares of them."""
+        """Replacements of the chosen tokens (K,): kept, random or mask, in exactly these proportions on average."""
         count, lot = len(chosen), random.permutation(len(chosen))
-        shift = random.random()  # one for both borders, so that neither share is rounded up or down for good
+        shift = random.random()  # one random shift for both borders, so that rounding is unbiased
         stay, become = (math.floor(share * count + shift) for share in (self.keep, self.keep + self.random))
         others = random.choice(facts.drawable, count)
         return np.where(lot < stay, chosen, np.where(lot < become, others, facts.mask_id()))
 
     def most(self, length: int) -> int:
-        """Targets of a row at most."""
+        """Most targets of a row."""
         return max(1, math.floor(self.rate * length) + 1)
 
     # ------------------------------------------------------------ the loss
@@ -99,11 +99,11 @@ class Masked(TeachableWords, Objective):
         out = network.before_head(*batch.inputs, **batch.named)
         words = score_words(out, network.head.words, network.table(), batch)
         pairs = network.head.pair(out.hidden, out.context, None).logits  # (B, 2)
-        # Each word of a row has the loss of its pair: so that parts of a batch add up to the whole.
+        # The pair loss is added per masked token of its row, so that micro-batches add up to the whole batch.
         return words + (pair_losses(pairs, batch.pair) * (batch.targets != IGNORED).sum(1)).sum()
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
-        """Those of the words alone, by which models with and without pairs can be compared."""
+        """Without the pair loss, so that models with and without pairs are comparable."""
         return row_means(output.logits, batch.targets)
 
 
@@ -113,9 +113,9 @@ def pair_losses(logits: Tensor, pair: Tensor) -> Tensor:
 
 
 def choose_words(words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """Which of the tokens, given the number of each one's word (N,), to take: whole words, `count` tokens at most.
+    """Tokens of random whole words, at most `count`; `words` (N,) is the word number of each token.
 
-    A word too long for what is left is passed over for the next; nothing where every word is too long.
+    A word too long for the rest of the budget is skipped; the result is empty if every word is too long.
     """
     sizes = np.bincount(words)
     taken, left = np.zeros(len(sizes), bool), count

@@ -1,4 +1,4 @@
-"""Which pixels are hidden here? Patches of an image are masked, the model rebuilds them (SimMIM, 2111.09886)."""
+"""Masked image modelling: reconstruct masked patches (SimMIM, 2111.09886)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.draw import EVALUATION, Draw
 from anyformer.objectives.objective import BatchSource, Objective, full, with_extra
 
-FLAT = 1e-6  # added to the variance of a patch: one without any contrast is divided by no zero
+FLAT = 1e-6  # added to the variance, so that a patch without contrast is not divided by zero
 
 
 class MaskedPatches(Objective):
@@ -44,7 +44,7 @@ class MaskedPatches(Objective):
         return self.patch
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
-        """Hidden pixels are zeros in the input as well: nothing of them is left to see."""
+        """Masked pixels are also zeroed in the input, so that they cannot leak."""
         pixels = batch.inputs[0]  # (B,C,H,W)
         hidden = hide_patches(pixels, batch.rows, draw, self.cell, self.rate)
         targets = self.targets(pixels).masked_fill(~hidden[..., None], torch.nan)
@@ -52,7 +52,7 @@ class MaskedPatches(Objective):
         return replace(batch, inputs=(seen, hidden), targets=targets)
 
     def targets(self, pixels: Tensor) -> Tensor:
-        """What is asked for of every patch, (B,N,values)."""
+        """The target of every patch, (B,N,values)."""
         patches = cut(pixels, self.cell)
         return normalise_patches(patches) if self.normalise else patches
 
@@ -69,15 +69,15 @@ class MaskedPatches(Objective):
 
 
 def normalise_patches(patches: Tensor) -> Tensor:
-    """Patches (...,values) with the mean and the deviation of each taken out."""
+    """Patches (...,values), each normalised to mean 0 and variance 1."""
     mean, variance = patches.mean(-1, keepdim=True), patches.var(-1, keepdim=True, unbiased=False)
     return (patches - mean) / (variance + FLAT).sqrt()
 
 
 def hide_patches(pixels: Tensor, rows: Tensor, draw: Draw, cell: tuple[int, int], rate: float) -> Tensor:
-    """Which patches are hidden, (B,N): as many in every image, any of them as likely as any other.
+    """A uniformly random mask of patches (B,N), with the same number in every image.
 
-    In evaluation what is hidden follows from the pixels, so that an image is scored alike wherever it stands.
+    In evaluation the mask is seeded by the pixels, so that an image's score does not depend on its row number.
     """
     count = (pixels.shape[2] // cell[0]) * (pixels.shape[3] // cell[1])
     most = min(count - 1, max(1, round(rate * count)))
@@ -95,7 +95,7 @@ def spread(hidden: Tensor, size: torch.Size, cell: tuple[int, int]) -> Tensor:
 
 
 def patch_errors(rebuilt: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared error of each patch (B,N), 0 where it was not hidden: its targets are nan there."""
+    """Mean squared error of each patch (B,N), 0 if it was not masked (nan targets)."""
     asked = ~torch.isnan(targets)
     errors = torch.where(asked, full(rebuilt) - full(targets).nan_to_num(), 0.0).square()
     return errors.mean(-1)

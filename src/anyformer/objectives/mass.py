@@ -1,4 +1,4 @@
-"""What was this text? Some tokens are masked, the decoder writes the text (MASS, 1905.02450; T5's variant of it)."""
+"""Masked sequence-to-sequence pretraining (MASS, 1905.02450, and T5's variant of it)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matching: which answer is held to which target, so that the whole costs least (the Hungarian method)."""
+"""Bipartite matching of predictions and targets with the least total cost (the Hungarian method)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from torch import Tensor
 
 from anyformer.extras import require
 
-DEAR = 1e9  # instead of what is not a number: matched only where nothing else is left, so that training can say so
+DEAR = 1e9  # replaces nan: matched only as a last resort, so that training can report the divergence
 
 
 def assign(costs: Tensor, counts: Sequence[int]) -> Tensor:
-    """The target of every answer (...,B,Q), -1 for none, from costs (...,B,Q,M); row b has `counts[b]` targets.
+    """The target of every prediction (...,B,Q), -1 for none, from costs (...,B,Q,M); row b has `counts[b]` targets.
 
-    Every target has one answer and no answer has two, as far as there are answers enough; the sum of the costs of the
-    pairs is the least there is.
+    A one-to-one matching of minimal total cost; every target is matched if there are enough predictions.
 
     >>> assign(torch.tensor([[[1.0, 5.0], [2.0, 1.0], [9.0, 9.0]]]), [2]).tolist()
     [[0, 1, -1]]
     """
-    if torch.compiler.is_compiling():  # a loop over whole numbers, for the processor; asked here, not at the import
+    if torch.compiler.is_compiling():  # runs on the CPU; checked here, not at import
         return torch.compiler.disable(matched)(costs, counts)
     return matched(costs, counts)
 
 
 @torch.no_grad()
 def matched(costs: Tensor, counts: Sequence[int]) -> Tensor:
-    """As `assign`, out of any compiler's sight."""
+    """`assign` in eager mode."""
     require("scipy", "matching needs", where="Detect")
     from scipy.optimize import linear_sum_assignment
 

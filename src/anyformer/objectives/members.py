@@ -1,4 +1,4 @@
-"""The loss of an ensemble: the mean of its members' losses, not the loss of their mean answer."""
+"""The loss of an ensemble: the mean of its members' losses, not the loss of their mean prediction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyformer.objectives.objective import Phase
 
 
 def with_member_losses(phase: Phase, model: nn.Module) -> Phase:
-    """The phase with the loss of every member of the model it trains; as it is where that is not an ensemble."""
+    """The phase with the loss averaged over the members; unchanged if the model is not an ensemble."""
     if not isinstance(model, ModelModule) or model.members is None:
         return phase
     count = model.members.spec.members

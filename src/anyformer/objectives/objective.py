@@ -1,4 +1,4 @@
-"""Objective: what a model is trained for. Its loss is a sum over targets, so that parts of a batch add up exactly."""
+"""Objective: base of the training objectives. Losses are sums over targets, so that micro-batches add up exactly."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from anyformer.objectives.draw import Draw
 from anyformer.slots import Losses
 from anyformer.spec import Spec
 
-IGNORED = -100  # a class or token target that does not count
+IGNORED = -100  # a class or token target that is ignored, as in torch
 
 
 def with_extra(total: Tensor, losses: Losses | None, counted: Tensor | int) -> Tensor:
-    """The sum over `counted` targets with the model's own losses (of experts), each as if every target had it."""
+    """Add the model's auxiliary losses (of experts) to a sum over `counted` targets, once per target."""
     for loss in (losses or {}).values():
         total = total + loss.to(total.dtype) * counted
     return total
 
 
 def full(values: Tensor) -> Tensor:
-    """In single precision at least: half is not enough for a sum over many classes."""
+    """At least fp32: half precision is not enough for a sum over many classes."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 class Phase(NamedTuple):
-    """A part of a training step with a loss and optimizers of its own; it moves the parameters of one submodule.
+    """A part of a training step with its own loss and optimizers, which update the parameters of one submodule.
 
-    An ordinary objective has one phase, over the whole model. Several alternate: each sees the weights that the one
-    before it has just moved, and draws random numbers of its own.
+    An ordinary objective has one phase, over the whole model. Several run in turn: each sees the weights just updated
+    by the one before it, and has its own random numbers.
     """
 
     loss: Callable[[nn.Module, Batch], Tensor]
     name: str = ""  # in metrics.jsonl, as NAME_loss, and in messages; a single phase needs none
-    module: str = ""  # the path of the submodule that it trains; "" is the whole model
+    module: str = ""  # path of the submodule that it trains; "" is the whole model
     lr_scale: float = 1.0  # times the learning rate of the training
-    ema: bool = True  # whether training.ema keeps a running mean of these weights
+    ema: bool = True  # whether training.ema averages these weights
 
 
 class BatchSource(Protocol):
-    """Where batches come from, as an objective that hides a part of them sees it: `Examples` of any kind."""
+    """The source of batches, as seen by `corrupt`: `Examples` of any kind."""
 
     def __len__(self) -> int: ...
 
@@ -61,26 +61,26 @@ class Objective(Spec, slot=True):
     """
 
     compiles: ClassVar[bool] = True  # whether torch can compile its losses whole
-    min_batch_size: ClassVar[int] = 1  # rows that a pass needs; from 2 on the rest of an epoch is left out
+    min_batch_size: ClassVar[int] = 1  # least rows of a pass; from 2 on an epoch's incomplete last batch is dropped
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
-        """The batch with a part of it hidden, and what was hidden as its targets.
+        """The batch with a part of it masked, and what was masked as its targets.
 
-        Random only through `draw.generator(row)` of each of the batch's rows, so that a row is hidden in the same way
-        in whatever batch it comes; evaluation draws the same numbers every time. `source` is where the batch is from.
+        Random only through `draw.generator(row)`, so that a row's mask does not depend on its batch; evaluation draws
+        the same numbers every time. `source` is the batch's source.
         """
         return batch
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch as the model will see it in training; random only through the generator."""
+        """Augment a batch for training; random only through the generator."""
         return batch
 
     def weight(self, batch: Batch) -> int:
-        """How many targets count; known on the CPU before the batch goes to its device."""
+        """Number of targets that count, computed on the CPU before the batch is moved to its device."""
         return int((batch.targets != IGNORED).sum())
 
     def known_weight(self, batch: Batch) -> int:
-        """The weight that a batch brings, or the one counted now: on a GPU counting would wait for the device."""
+        """The batch's precomputed weight, or the one counted now, which on a GPU needs a sync."""
         return self.weight(batch) if batch.weight is None else batch.weight
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -88,13 +88,13 @@ class Objective(Spec, slot=True):
         raise NotImplementedError
 
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of a step, in their order."""
+        """The phases of a step, in order."""
         return (Phase(self.loss),)
 
     def compared_models(self, device: torch.device) -> dict[str, nn.Module]:
-        """Other models that a report shows beside the trained one, by name: the teacher of a student."""
+        """Other models to report beside the trained one, by name, such as the teacher of a student."""
         return {}
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
-        """The loss of each row (B,), the mean over its targets, from a pass already made; for reports."""
+        """The mean loss over the targets of each row (B,), from a forward pass's output; for reports."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""How does this text go on? Its beginning is read whole, the rest is written (prefix LM: 1801.10198, 1910.10683)."""
+"""Prefix language modelling (1801.10198, 1910.10683)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Prefix(Denoising):
         there = batch.named.get("mask", torch.ones_like(tokens, dtype=torch.bool))[:, 1:]
         behind = torch.arange(1, tokens.shape[1]) >= prefix[:, None]  # (B, T-1) of the targets
         targets = torch.where(there & behind, tokens[:, 1:], IGNORED)
-        # Padding stands behind the text, where nothing that counts sees it.
+        # Padding is after the text, where no target attends to it.
         return Batch((tokens[:, :-1].contiguous(),), targets, batch.rows, {"prefix": prefix})
 
 
 def cut_place(length: int, random: np.random.Generator) -> int:
-    """Tokens of the first part; neither part is empty where there are two tokens."""
+    """Length of the prefix; neither part is empty if there are two tokens or more."""
     return int(random.integers(1, length)) if length > 1 else length

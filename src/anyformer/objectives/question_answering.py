@@ -1,4 +1,4 @@
-"""Where an answer begins and where it ends in a text."""
+"""Extractive question answering: start and end of the answer span in a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers for a whole row."""
+"""Regression of numbers from whole rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Regression(Teachable, Objective):
         return with_extra(self.each(out.logits, batch.targets).sum(), out.losses, (~torch.isnan(batch.targets)).sum())
 
     def each(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every number, 0 where there is none."""
+        """The loss of every number, 0 where the target is nan."""
         wanted, logits = full(targets.reshape(len(targets), -1)), full(logits)
         known = ~torch.isnan(wanted)
         off = LOSSES[self.measure](logits, wanted.nan_to_num().to(logits), reduction="none")
@@ -58,7 +58,7 @@ class Regression(Teachable, Objective):
         return self.each(found.logits, found.targets)
 
     def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """As far as the student's numbers are from the teacher's; numbers have no temperature."""
+        """Distance between the student's and the teacher's numbers, without a temperature."""
         return self.each(logits, teacher)
 
     def counted(self, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which tokens were replaced? A loss on every token, and the corruption that asks it (ELECTRA, 2003.10555)."""
+"""Replaced token detection: a loss on every token, and the corruption for it (ELECTRA, 2003.10555)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReplacedTokenDetection(Objective):
 
 
 def detection_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of every token (B,T) of logits (B,T,1), 0 where it does not count."""
+    """The cross-entropy of every token (B,T) of logits (B,T,1), 0 where it is ignored."""
     scores = full(logits[..., 0])
     known = targets != IGNORED
     each = F.binary_cross_entropy_with_logits(scores, targets.where(known, 0).to(scores), reduction="none")
@@ -38,10 +38,10 @@ def detection_losses(logits: Tensor, targets: Tensor) -> Tensor:
 def corrupt(
     tokens: Tensor, logits: Tensor, chosen: Tensor, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Ids (B,T) with a sample of a generator's logits (B,T,V) where `chosen` (B,T) is True, and what was replaced.
+    """Ids (B,T) with samples from a generator's logits (B,T,V) where `chosen` (B,T) is True, and the targets.
 
-    The second answer is the targets (B,T) of `ReplacedTokenDetection`: a sample that happens to be the token itself
-    counts as original. No gradient goes back through the sampling.
+    The targets (B,T) are those of `ReplacedTokenDetection`: a sample equal to the original token counts as original.
+    Sampling has no gradient.
     """
     shares = full(logits.detach())[chosen].softmax(-1)  # (chosen, V)
     drawn = torch.multinomial(shares, 1, generator=generator)[:, 0] if len(shares) else tokens.new_zeros(0)
@@ -50,22 +50,22 @@ def corrupt(
 
 
 class ElectraNets(Protocol):
-    """A generator that names hidden tokens, inside the module that is the discriminator when it is called."""
+    """A discriminator module that contains the generator, a masked language model."""
 
     def read_hidden(self, tokens: Tensor, *, mask: Tensor | None = None, segments: Tensor | None = None) -> Any:
-        """The generator's pass without its head."""
+        """The generator's forward pass without its head."""
 
     def name_tokens(self, hidden: Tensor, context: Any) -> Tensor:
-        """Its logits (B,K,V) of hidden states (B,K,D)."""
+        """The generator's logits (B,K,V) of hidden states (B,K,D)."""
 
 
 class Replacement(NamedTuple):
-    """A text in which a generator has replaced tokens."""
+    """Texts in which a generator has replaced tokens."""
 
-    tokens: Tensor  # (B,T) what the discriminator reads
+    tokens: Tensor  # (B,T) inputs of the discriminator
     targets: Tensor  # (B,T) 1 replaced, 0 original, -100 padding
-    words: Tensor  # (B,T) the loss of the generator at each hidden token, 0 elsewhere
-    named: Tensor  # (B,T) what the generator names first there, -100 elsewhere
+    words: Tensor  # (B,T) the generator's loss at each masked token, 0 elsewhere
+    named: Tensor  # (B,T) the generator's argmax at each masked token, -100 elsewhere
 
 
 class ReplacedByGenerator(Objective):
@@ -94,14 +94,14 @@ class ReplacedByGenerator(Objective):
         return self.sum_losses(model, batch, self.replace_tokens(cast(ElectraNets, model), batch))
 
     def sum_losses(self, model: nn.Module, batch: Batch, made: Replacement) -> Tensor:
-        """Both losses, of a text in which tokens were replaced already."""
+        """Generator and discriminator loss of texts with replaced tokens."""
         found = detection_losses(model(made.tokens, **batch.named).logits, made.targets)
         hidden = (batch.targets != IGNORED).sum(1)
-        # Each hidden token carries the mean of its row, so that parts of a batch add up to the whole.
+        # The row mean is added per masked token, so that micro-batches add up to the whole batch.
         return made.words.sum() + self.detection * (row_mean(found, made.targets) * hidden).sum()
 
     def replace_tokens(self, nets: ElectraNets, batch: Batch, noise: Tensor | None = None) -> Replacement:
-        """The text with a sample of the generator at every hidden place; `noise` (B,K,V) is drawn here if not given."""
+        """The texts with a sample of the generator at every masked token; `noise` (B,K,V) is drawn if not given."""
         tokens, asked = batch.inputs[0], batch.targets != IGNORED
         out = nets.read_hidden(tokens, **batch.named)
         places = hidden_places(batch)  # (B,K)
@@ -109,7 +109,7 @@ class ReplacedByGenerator(Objective):
         wanted = batch.targets.gather(1, places)
         each = F.cross_entropy(logits.transpose(1, 2), wanted, ignore_index=IGNORED, reduction="none")  # (B,K)
         drawn, best = sample_tokens(logits, noise), logits.argmax(-1)
-        text = torch.where(asked, batch.targets, tokens)  # as it was
+        text = torch.where(asked, batch.targets, tokens)  # the original text
         samples = text.scatter(1, places, torch.where(wanted != IGNORED, drawn, text.gather(1, places)))
         targets = (samples != text).long()
         mask = batch.named.get("mask")
@@ -118,26 +118,26 @@ class ReplacedByGenerator(Objective):
         return Replacement(samples, targets if mask is None else targets.where(mask, IGNORED), words, named)
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
-        """The discriminator's, where `output` is its answer and the targets of the batch are its own."""
+        """The discriminator's losses; `output` and the targets of the batch must be its own."""
         return row_mean(detection_losses(output.logits, batch.targets), batch.targets)
 
 
 def hidden_places(batch: Batch) -> Tensor:
-    """The places (B,K) of each row's hidden tokens first, filled up with others to a number that is known."""
+    """Positions (B,K) of each row's masked tokens, padded with other positions to a fixed K."""
     most = batch.most_targets or batch.targets.shape[1]
     return (batch.targets == IGNORED).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
 
 
 def gather_places(hidden: Tensor, places: Tensor) -> Tensor:
-    """Hidden states (B,K,D) at some places (B,K)."""
+    """Hidden states (B,K,D) at positions (B,K)."""
     return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
 
 
 def sample_tokens(logits: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Tokens (B,K) drawn from logits (B,K,V), without a gradient.
+    """Tokens (B,K) sampled from logits (B,K,V), without a gradient.
 
-    The smallest of exponential waiting times, each divided by its token's probability, is that token's as often as it
-    should be: a draw of one shape, without asking the device, as a recorded step needs it. `noise` are such times.
+    The Gumbel-max trick: argmax of logits - log of exponential noise, of fixed shape and without a sync, as CUDA graph
+    capture needs. `noise` is that exponential noise.
     """
     with torch.no_grad():
         waits = torch.empty_like(logits).exponential_() if noise is None else noise.to(logits)

@@ -1,4 +1,4 @@
-"""Which sentences belong together? Two views of each must find one another in the batch (SimCSE, 2104.08821)."""
+"""Contrastive sentence embeddings: two views of each sentence, in-batch negatives (SimCSE, 2104.08821)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SentenceContrast(Objective):
     answers are those of one micro-batch: cut into k of them, a batch has k times fewer.
     """
 
-    min_batch_size: ClassVar[int] = 2  # a sentence alone has nothing to be told from
+    min_batch_size: ClassVar[int] = 2  # one sentence has no negatives
 
     temperature: float = 0.05
     """Divides the cosines: lower puts more weight on the nearest wrong answers."""
@@ -46,7 +46,7 @@ class SentenceContrast(Objective):
         return self.losses_between(first, second)
 
     def losses_between(self, first: Tensor, second: Tensor) -> Tensor:
-        """The loss of each row (B,) of vectors (B,D): how surely the first finds its second."""
+        """The contrastive loss of each row (B,) between vectors (B,D)."""
         cosines = F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T  # (B,B)
         right = torch.arange(len(first), device=first.device)
         return F.cross_entropy(cosines / self.temperature, right, reduction="none")
@@ -61,7 +61,7 @@ def views(batch: Batch) -> tuple[View, View]:
         view = batch.inputs[0], batch.named["mask"]
         return view, view
     first, mask = batch.inputs[0], batch.named["source_mask"]
-    start = batch.inputs[1][:, :1]  # a pair comes like a text to read and one to write, which lacks its first token
+    start = batch.inputs[1][:, :1]  # a pair is stored as source and target, which lacks its first token
     there = batch.targets != IGNORED
     second = batch.targets.where(there, 0)
     if bool(there.any()) and bool((first[:, :1] == start).all()):

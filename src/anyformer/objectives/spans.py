@@ -1,4 +1,4 @@
-"""Which words belong into the gaps? Spans of a text become sentinels, the decoder writes them (T5, 1910.10683)."""
+"""Span corruption: spans become sentinels, the decoder predicts them (T5, 1910.10683)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Spans(Denoising):
         check_range("Spans", "mean_length", self.mean_length, 1, fix="use 3")
 
     def count(self, length: int) -> tuple[int, int]:
-        """How many tokens of a text are lost, and in how many spans.
+        """How many tokens of a text are masked, and in how many spans.
 
         >>> Spans().count(500)
         (75, 25)
@@ -66,7 +66,7 @@ class Spans(Denoising):
 
 
 def random_lengths(total: int, parts: int, random: np.random.Generator) -> np.ndarray:
-    """`total` cut into `parts` of at least one, every way to do so as likely.
+    """A uniformly random split of `total` into `parts` positive integers.
 
     >>> random_lengths(5, 5, np.random.default_rng(0)).tolist()
     [1, 1, 1, 1, 1]

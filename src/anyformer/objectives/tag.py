@@ -1,4 +1,4 @@
-"""A tag for every word."""
+"""Token classification: a tag for every word."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Tag(Teachable, Objective):
 
 
 def likelihoods(out: Any, batch: Batch) -> Tensor:
-    """log p (B,) of each sentence's tags by a CRF."""
+    """CRF log-likelihood (B,) of each sentence's tags."""
     return log_likelihood(*chain_scores(out, batch), batch.targets)
 
 
 def chain_scores(out: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """What a CRF sums over, in single precision: logits (B,T,C), transitions (C+1,C+1), and which tokens are words."""
+    """Inputs of the CRF in fp32: logits (B,T,C), transitions (C+1,C+1), and the token mask."""
     return full(out.logits), full(out.transitions), batch.named["mask"]

@@ -1,4 +1,4 @@
-"""Teachable: an objective whose answers a teacher can give too, so that a student may learn from both (`Distill`)."""
+"""Teachable: an objective that can be distilled from a teacher (`Distill`)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from anyformer.slots import Losses
 
 
 class TargetOutputs(NamedTuple):
-    """What a model gives for the targets of a batch. A row has one target or K of them, by the objective."""
+    """A model's outputs at the targets of a batch: one target per row or K, depending on the objective."""
 
     logits: Tensor  # (B,C) or (B,K,C)
     targets: Tensor  # (B,), (B,C) or (B,K)
-    hidden: Tensor  # (B,D) the mean over a row's tokens, or (B,K,D) the token that is asked for
-    losses: Losses | None  # the model's own, of experts
+    hidden: Tensor  # (B,D) the mean over a row's tokens, or (B,K,D) at the target tokens
+    losses: Losses | None  # the model's auxiliary losses, of experts
 
 
 class Teachable:
-    """What `Distill` asks of a student's own objective. Losses are of each target, and 0 where one does not count."""
+    """Interface of objectives that `Distill` supports. Losses are per target, 0 where it is ignored."""
 
     def target_outputs(self, model: nn.Module, batch: Batch) -> TargetOutputs:
-        """One pass over the batch, as the student and the teacher make it."""
+        """The forward pass of the student or the teacher."""
         raise NotImplementedError
 
     def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
-        """How far the logits are from the targets, as in training without a teacher."""
+        """The loss against the targets, as without a teacher."""
         raise NotImplementedError
 
     def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """How far the logits are from the teacher's, in the shape of `hard_losses`."""
+        """The loss against the teacher's logits, in the shape of `hard_losses`."""
         raise NotImplementedError
 
     def counted(self, targets: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Teachable:
 def row_outputs(model: nn.Module, batch: Batch) -> TargetOutputs:
     """Logits (B,C) of whole rows."""
     out: Output
-    if isinstance(model, ModelModule) and model.skips_tokens:  # the mean is over all tokens, read by the head or not
+    if isinstance(model, ModelModule) and model.skips_tokens:  # `pool` needs all tokens, read by the head or not
         out = model.before_head(*batch.inputs, **batch.named)
         out.logits = model.head(out.hidden, out.context, model.table()).logits
     else:
@@ -62,7 +62,7 @@ def row_outputs(model: nn.Module, batch: Batch) -> TargetOutputs:
 def divergence(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """KL(teacher || student) of logits (...,C) at a temperature, times its square (1503.02531, section 2).
 
-    The square keeps the size of the gradients while the temperature changes.
+    The square keeps the scale of the gradients independent of the temperature.
 
     >>> import torch
     >>> float(divergence(torch.zeros(2), torch.zeros(2), temperature=3.0))

@@ -1,4 +1,4 @@
-"""Two texts in a row, [CLS] first [SEP] second [SEP], which may or may not belong together (BERT, ALBERT)."""
+"""Sentence pairs [CLS] first [SEP] second [SEP], true or false ones (BERT, ALBERT)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from anyformer.objectives.objective import IGNORED, BatchSource
 from anyformer.objectives.token_facts import TokenFacts
 
 PairKind = Literal["next", "order"]
-STREAM = 2**32  # rows of the generators that make pairs: those of the rows themselves choose what is hidden
+STREAM = 2**32  # row offset of the generators for pairs: those without it choose what is masked
 
 
 def make_pairs(batch: Batch, kind: PairKind, draw: Draw, source: BatchSource, facts: TokenFacts) -> Batch:
-    """Rows of one text each, cut into a first and a second half; in half of the rows the pair is a wrong one.
+    """Rows of one text each, split into a first and a second half; half of the rows are false pairs.
 
-    Of "next", the second half then comes from another row (1810.04805, 3.1); of "order", the halves are swapped
-    (1909.11942, 3.1). One token of the text makes room for the second end token.
+    For "next", the second half of these comes from another row (1810.04805, 3.1); for "order", the halves are swapped
+    (1909.11942, 3.1). One token of the text is dropped to make room for the second [SEP].
     """
     if facts.cls is None or facts.sep is None:
         raise UserError("the tokenizer has no tokens to begin and to part texts with", where="objective.pairs",
@@ -50,7 +50,7 @@ def make_pairs(batch: Batch, kind: PairKind, draw: Draw, source: BatchSource, fa
 
 
 def texts_of(batch: Batch) -> list[np.ndarray]:
-    """The tokens of each row that are text."""
+    """The text tokens of each row."""
     asked = batch.targets.numpy() != IGNORED
     return [tokens[real] for tokens, real in zip(batch.inputs[0].numpy(), asked, strict=True)]
 

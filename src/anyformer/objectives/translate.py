@@ -1,4 +1,4 @@
-"""One sequence into another, word by word."""
+"""Sequence-to-sequence training, such as translation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Translate(TeachableWords, Objective):
         return word_loss(model, batch, self.label_smoothing)
 
     def consistent_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of two passes, and how far they are apart in both directions."""
+        """R-Drop: the mean loss of two passes with different dropout, plus their symmetric KL divergence."""
         found = self.target_outputs(model, batch.map(lambda tensor: torch.cat([tensor, tensor])))
         first, second = found.logits.chunk(2)  # (B,K,V)
         counted = found.targets.chunk(2)[0] != IGNORED  # (B,K)

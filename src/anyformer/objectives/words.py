@@ -1,4 +1,4 @@
-"""Cross-entropy over words, shared by the objectives that predict text."""
+"""Cross-entropy over the vocabulary, shared by the objectives that predict text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, full, with_extra
 from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence
 
-# Logits that may be held at once; beyond it the loss works through the tokens a chunk at a time. On a CPU, memory of
-# more than 32 MB is given back and fetched anew at every step, which costs more than the chunks.
+# Most logits in memory at once; beyond that the loss is computed in chunks of tokens. On a CPU, allocations above 32 MB
+# go back to the system and are mapped again at every step, which costs more than chunking.
 HELD, HELD_CPU = 2**27, 2**22
 
 
@@ -23,7 +23,7 @@ def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
 
 
 def score_words(out: Any, head: Any, table: Tensor | None, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """The same of a pass that was made already, by a language-model head tied to a table."""
+    """`word_loss` from the output of `before_head`, with a language-model head tied to `table`."""
     hidden, targets = few_targets(out.hidden, batch)
     counted = (targets != IGNORED).sum()
     rows = head.rows(table)
@@ -40,10 +40,10 @@ def score_words(out: Any, head: Any, table: Tensor | None, batch: Batch, smoothi
 
 
 class TeachableWords(Teachable):
-    """An objective that predicts text, of which a teacher may know more."""
+    """Distillation for objectives that predict text."""
 
     def target_outputs(self, model: Any, batch: Batch) -> TargetOutputs:
-        """Logits (B,K,V) of the targets (B,K), all of them at once."""
+        """Logits (B,K,V) at the targets (B,K), not chunked."""
         out = model.before_head(*batch.inputs, **batch.named)
         hidden, targets = few_targets(out.hidden, batch)
         return TargetOutputs(model.head(hidden, out.context, model.table()).logits, targets, hidden, out.losses)
@@ -52,12 +52,12 @@ class TeachableWords(Teachable):
         return word_losses(found)
 
     def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """A teacher may have more logits than the tokenizer has tokens: its vocabulary is padded."""
+        """A teacher with a padded vocabulary has more logits than the student; the extra ones are dropped."""
         return divergence(logits, teacher[..., : logits.shape[-1]], temperature)
 
 
 def word_losses(found: TargetOutputs, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of every target (B,K), 0 where it does not count."""
+    """Cross-entropy of every target (B,K), 0 where it is ignored."""
     return F.cross_entropy(
         full(found.logits.transpose(1, 2)), found.targets, ignore_index=IGNORED, reduction="none",
         label_smoothing=smoothing,
@@ -65,10 +65,10 @@ def word_losses(found: TargetOutputs, smoothing: float = 0.0) -> Tensor:
 
 
 def few_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Hidden states and targets of the tokens that count, (B,K,D) and (B,K), where a row has but K of them.
+    """Hidden states (B,K,D) and targets (B,K) of the tokens that count, if a row has at most K of them.
 
-    Scores of the other tokens would be most of the work of a small model. K is known without asking the device, so
-    that all batches have one shape; rows with fewer targets are filled up with tokens that do not count.
+    Logits of the other tokens would be most of the work of a small model. K is known without a sync, so that all
+    batches have one shape; rows with fewer targets are padded with ignored tokens.
     """
     most, targets = batch.most_targets, batch.targets
     if most is None or most >= targets.shape[1]:
