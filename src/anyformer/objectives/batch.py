@@ -14,8 +14,8 @@ from torch import Tensor
 class Batch:
     """One batch. The model is called as `model(*inputs, **named)`; `targets` are for the objective.
 
-    Ignored targets are -100 (classes, tokens) or nan (numbers). `rows` are row numbers in the data set, for messages and
-    the fingerprint of the data order; they stay on the CPU.
+    Ignored targets are -100 (classes, tokens) or nan (numbers). `rows` are row numbers in the data set, for messages
+    and the fingerprint of the data order; they stay on the CPU.
     """
 
     inputs: tuple[Any, ...]

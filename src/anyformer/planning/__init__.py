@@ -1,1 +1,1 @@
-"""What a model costs before it is built: parameters, FLOPs, memory, time, and how large it should be."""
+"""The cost of a model before it is built: parameters, FLOPs, memory and time; scaling laws."""

@@ -1,4 +1,4 @@
-"""The cost of a whole model from a shorter one: layers are alike, so a few of them say what all of them cost."""
+"""The cost of a whole model, extrapolated from models with fewer layers."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from anyformer.planning.trace import OpCost, PassCost, trace, trace_training
 from anyformer.slots import Network, compiles
 from anyformer.spec import replace_in
 
-SIZES = OpCost._fields[2:]  # all that is a number
-STEPS = 3  # tokens of the shortest text that a recurrence is run over
+SIZES = OpCost._fields[2:]  # the numeric fields
+STEPS = 3  # tokens of the shortest text on which a recurrence is traced
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Layers of one stack: how many, the bytes that one keeps for the backward pass, and those of its input."""
+    """The layers of one stack: their number, and the bytes of saved activations and of the input of each."""
 
     path: str
     layers: int
     saved: float
-    stream: int  # what is left of that where the layer is computed again in the backward pass
+    stream: int  # saved bytes with activation recomputation: the layer's input
 
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """Passes over one batch: in use, in training forward and backward; one decode step, where there is one."""
+    """Costs for one batch: inference, forward and backward pass of training, and one decode step, if any."""
 
     forward: PassCost
-    training: PassCost  # forward, in training; knows what is kept
+    training: PassCost  # the forward pass of training, with its saved activations
     backward: PassCost
-    decode: PassCost  # one new token for each row, behind `length - 1` others; empty where nothing is decoded
-    cache: int = 0  # bytes of the decoding state that grow with the text
-    cross: int = 0  # bytes that it holds of an encoder's output
+    decode: PassCost  # one new token per row after `length - 1` cached ones; empty if the model does not decode
+    cache: int = 0  # bytes of the decoding state, without those of cross-attention
+    cross: int = 0  # bytes of its cross-attention keys and values
     stacks: tuple[LayerCost, ...] = ()
-    streams: dict[str, int] = field(default_factory=dict)  # bytes of the tokens that enter a stack, by its path
+    streams: dict[str, int] = field(default_factory=dict)  # bytes of each stack's input, by path
 
     @property
     def step(self) -> PassCost:
@@ -54,7 +54,7 @@ class ModelCosts:
         return self.training.plus(self.backward)
 
     def plus(self, other: ModelCosts, times: int = 1) -> ModelCosts:
-        """This and `times` of another."""
+        """This cost plus `times` the other."""
         return ModelCosts(
             self.forward.plus(other.forward, times), self.training.plus(other.training, times),
             self.backward.plus(other.backward, times), self.decode.plus(other.decode, times),
@@ -63,10 +63,10 @@ class ModelCosts:
 
 
 def count_costs(spec: Network, batch: int, length: int, dtype: torch.dtype) -> ModelCosts:
-    """What a model costs at a batch and a length, from passes of shorter stacks on `meta`.
+    """The cost of a model at a batch size and length, from traces of shorter stacks on the meta device.
 
-    A recurrence runs token by token, so it is run over short texts only: what it costs grows with the length as a
-    polynomial of degree two at most, which three lengths determine.
+    A recurrence runs token by token, so it is traced on short texts only: its cost is a polynomial in the length of
+    degree two at most, which three lengths determine.
     """
     if batch < 1:
         raise UserError(f"batch {batch} is below 1", where="plan", fix="use --batch 1")
@@ -84,8 +84,8 @@ def count_costs(spec: Network, batch: int, length: int, dtype: torch.dtype) -> M
 
 
 def shorter(spec: Network) -> tuple[Network, list[tuple[str, Network, int, Stack]]]:
-    """The spec with every stack as short as it says all; for each stack, the spec with one more run of its blocks, and
-    how many such runs the whole has beyond the short one."""
+    """The spec with every stack at its least representative depth; for each stack, the spec with one more repetition
+    of its block pattern, and how many repetitions the whole model has beyond the short one."""
     stacks = {path: part for path, part in spec.walk() if isinstance(part, Stack) and part.depth}
     found = {path: divmod(stack.depth, len(stack.tiles)) for path, stack in stacks.items()}
     least = {path: len(stacks[path].tiles) + rest for path, (runs, rest) in found.items() if runs > 1}
@@ -94,7 +94,7 @@ def shorter(spec: Network) -> tuple[Network, list[tuple[str, Network, int, Stack
         changes: dict[str, Any] = {}
         for path, depth in depths.items():
             at = f"{path}." if path else ""
-            changes |= {f"{at}depth": depth, f"{at}groups": None}  # layers that share weights compute all the same
+            changes |= {f"{at}depth": depth, f"{at}groups": None}  # sharing weights does not change the compute
         made = replace_in(spec, changes) if changes else spec
         assert isinstance(made, Network)
         return made
@@ -107,7 +107,7 @@ def shorter(spec: Network) -> tuple[Network, list[tuple[str, Network, int, Stack
 
 
 def count_once(spec: Network, batch: int, length: int, dtype: torch.dtype) -> ModelCosts:
-    """The cost of a model as it stands."""
+    """The cost of a model, traced at full depth."""
     net = spec.build(device="meta", dtype=dtype)
     given = blank_inputs(spec, batch, length, dtype=dtype)
     with streams_of(net, spec) as streams:
@@ -122,7 +122,7 @@ def count_once(spec: Network, batch: int, length: int, dtype: torch.dtype) -> Mo
 
 @contextmanager
 def streams_of(net: nn.Module, spec: Network) -> Iterator[dict[str, int]]:
-    """The bytes of what enters each stack in a pass."""
+    """Record the bytes of each stack's input during a pass."""
     found: dict[str, int] = {}
 
     def note(path: str) -> Any:
@@ -139,7 +139,7 @@ def streams_of(net: nn.Module, spec: Network) -> Iterator[dict[str, int]]:
 
 
 def decodes(spec: Network) -> bool:
-    """Whether it writes token by token."""
+    """Whether the model decodes token by token."""
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     if not isinstance(decoder, Model) or isinstance(decoder.embed, Queries):
         return False
@@ -149,7 +149,7 @@ def decodes(spec: Network) -> bool:
 def trace_decoding(
     net: Any, spec: Network, args: tuple[Any, ...], batch: int, length: int
 ) -> tuple[PassCost, State]:  # fmt: skip
-    """One token behind `length - 1` others, and the state that then holds all of them."""
+    """The cost of decoding one token after `length - 1` cached ones, and the state that then holds all of them."""
     state = net.state(batch, length)
     with torch.no_grad():
         if isinstance(spec, Seq2Seq):
@@ -167,7 +167,7 @@ def trace_decoding(
 
 
 def over_length(spec: Network, batch: int, length: int, dtype: torch.dtype) -> ModelCosts:
-    """Cost at a length that is never run, from three that are."""
+    """The cost at a length, extrapolated from three traced ones."""
     points = [STEPS, 2 * STEPS, 3 * STEPS]
     found = [count_costs(spec, batch, point, dtype) for point in points]
 
@@ -189,7 +189,7 @@ def over_length(spec: Network, batch: int, length: int, dtype: torch.dtype) -> M
 
 
 def extrapolate_pass(found: list[PassCost], at_length: Any) -> PassCost:
-    """Totals of each part and kind as one operation; how many there were is kept beside them."""
+    """Extrapolated totals of each part and kind as one operation; the number of launches is kept separately."""
     totals: list[Counter[tuple[str, str, str]]] = []
     for cost in found:
         total: Counter[tuple[str, str, str]] = Counter()
@@ -210,7 +210,7 @@ def extrapolate_pass(found: list[PassCost], at_length: Any) -> PassCost:
 
 
 def extrapolate(points: list[int], values: list[int], at: int) -> int:
-    """The polynomial through three points, elsewhere; in whole numbers, so nothing is rounded on the way.
+    """The polynomial through three points, evaluated at another in exact integer arithmetic.
 
     >>> extrapolate([1, 2, 3], [1, 4, 9], 10)
     100

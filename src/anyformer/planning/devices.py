@@ -1,4 +1,4 @@
-"""What devices can do: ceilings with their sources. A plan is no better than these, so each says where it is from."""
+"""Rooflines of devices. A plan is no better than these ceilings, so each names its source."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class PairPace:
-    """What fused attention of a CPU takes: seconds of each pair of a query and a key, of each head, and of a FLOP."""
+    """Speed of a CPU's fused attention: seconds per (query, key) pair of each head, and per FLOP."""
 
-    pair: float  # whatever the channels: most of it the exponential
+    pair: float  # independent of the channels, mostly the exponential
     flop: float
 
 
-Rates = tuple[tuple[float, float], ...]  # a size and the rate there, ascending
+Rates = tuple[tuple[float, float], ...]  # (size, rate) pairs, ascending
 
 
 def rate_at(rates: Rates, size: float) -> float:
-    """The rate at a size between two measured ones, or at the nearest.
+    """The rate at a size, interpolated between measured ones, clamped at the ends.
 
     >>> rate_at(((10.0, 1.0), (1000.0, 3.0)), 100.0), rate_at(((10.0, 1.0), (1000.0, 3.0)), 1e6)
     (2.0, 3.0)
@@ -34,48 +34,48 @@ def rate_at(rates: Rates, size: float) -> float:
 
 @dataclass(frozen=True)
 class HostPace:
-    """Seconds that Python and torch's dispatcher take in one kind of pass, whatever the size of the tensors."""
+    """Overhead of Python and torch's dispatcher in one kind of pass, in seconds, independent of tensor sizes."""
 
-    operation: float  # each, views included
-    call: float  # of a module
+    operation: float  # per operation, views included
+    call: float  # per module call
 
 
 @dataclass(frozen=True)
 class HostTimes:
-    """What a CPU takes beside the work itself. A GPU has none: it works while the host prepares what comes next."""
+    """Measured overheads and rates of a CPU. A GPU has none: its host launches kernels ahead of it."""
 
-    use: HostPace  # a pass that keeps nothing for gradients
-    decode: HostPace  # one step of `generate`, with what it does beside the pass
+    use: HostPace  # a forward pass without gradients
+    decode: HostPace  # one step of `generate`, with its overhead beside the forward pass
     training: HostPace
-    backward: HostPace  # calls are those of the forward pass: each has its way back
-    tensor: float  # seconds of each tensor that an optimizer updates
-    function: float  # of each number that goes through exp, tanh or a norm, beside reading it
-    drawn: float  # of each attention weight with dropout, which keeps a CPU's fused attention from being used
-    reading: Rates  # bytes of all weights of a pass, and bytes a second that products read
-    large: Rates  # FLOPs of a product of many rows, and FLOPs a second
-    small: Rates  # the same of few rows or small ones, where another library may multiply
-    attends: PairPace  # whole texts, forward
+    backward: HostPace  # `call` is per module call of the forward pass
+    tensor: float  # seconds per tensor of an optimizer step
+    function: float  # seconds per element of exp, tanh or a norm, without the memory traffic
+    drawn: float  # seconds per attention weight with dropout, which rules out a CPU's fused attention
+    reading: Rates  # bytes of a pass's weights, and bytes/s at which matmuls read them
+    large: Rates  # FLOPs of a matmul of many rows, and FLOP/s
+    small: Rates  # the same for few rows or small sizes, where another library may be used
+    attends: PairPace  # full sequences, forward
     attends_back: PairPace
-    attends_one: PairPace  # one query beside many keys, as in decoding
+    attends_one: PairPace  # one query with many keys, as in decoding
 
 
 @dataclass(frozen=True)
 class DeviceCeilings:
-    """Rates that large, well-shaped work reaches, not those of the data sheet."""
+    """Achievable rates of large, well-shaped operations, not those of the data sheet."""
 
     name: str
     title: str
     kind: str  # "gpu" or "cpu"
-    products: float  # FLOPs a second of matrix products
-    bandwidth: float  # bytes a second, read and written
+    products: float  # FLOP/s of matmuls
+    bandwidth: float  # bytes/s, read and written
     memory: int  # bytes
-    peak: float  # FLOPs a second by the data sheet, for MFU
-    share: float  # of both rates that products reach inside of a model
-    attention: float  # share of the rate of products that fused attention reaches, on the pairs that are seen
-    traffic: float  # share of the bytes of all other operations that is left where they are fused
-    launch: float  # seconds that each operation takes beside its work
-    update: int  # bytes that an optimizer step moves for each weight
-    link: float  # bytes a second to another device of the same machine
+    peak: float  # FLOP/s of the data sheet, for MFU
+    share: float  # fraction of both rates that matmuls reach inside a model
+    attention: float  # fraction of the matmul rate that fused attention reaches, on visible pairs
+    traffic: float  # fraction of the bytes of all other operations left after fusion
+    launch: float  # launch overhead of an operation, in seconds
+    update: int  # bytes that an optimizer step moves per weight
+    link: float  # bytes/s to another device of the same machine
     price: float | None  # dollars an hour
     source: str
     price_source: str = ""
@@ -83,11 +83,11 @@ class DeviceCeilings:
 
     @property
     def balance(self) -> float:
-        """FLOPs a byte at which memory and products are equally busy."""
+        """The ridge point of the roofline, in FLOPs per byte."""
         return self.products / self.bandwidth
 
 
-# The shares of the H200, its launch and its update were fitted to eleven training steps in
+# The H200's fractions, its launch overhead and its update bytes were fitted to eleven training steps in
 # benchmarks/results/torch2.11.0-cuda13.0-h200-2026-11-16-training.csv; benchmarks/plan_accuracy.py prints how well they
 # hold. The A100 and the L4 are given the same.
 H200 = DeviceCeilings(
@@ -128,7 +128,7 @@ DEVICES: dict[str, DeviceCeilings] = {
 
 
 def find_device(name: str | DeviceCeilings) -> DeviceCeilings:
-    """A device by name, or ceilings as they are.
+    """A device by name; ceilings are returned unchanged.
 
     >>> find_device("h200").title
     'NVIDIA H200 SXM 141 GB'

@@ -1,4 +1,4 @@
-"""Inputs of the right shape and no content, for a pass on `meta`."""
+"""Inputs of zeros with the right shapes, for a pass on the meta device."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from anyformer.errors import UserError
 from anyformer.nets.sagan import SAGAN
 from anyformer.slots import Embed, Network
 
-LENGTH = 1024  # tokens of a text where neither the caller nor the model says
-REGIONS = 36  # of an image, as detectors give them (1908.02265)
+LENGTH = 1024  # default length of a text, if the model has no smaller limit
+REGIONS = 36  # of an image, from a detector (1908.02265)
 HASHES, LETTERS = 8, 16  # of a word: affixes with its shape, letters
 
 
 @dataclass(frozen=True)
 class BlankInputs:
-    """`model(*args)`, and the options of that call."""
+    """The arguments of `model(*args, **named)`."""
 
     args: tuple[Any, ...]
     named: dict[str, Any] = field(default_factory=dict)
@@ -43,9 +43,9 @@ def blank_inputs(
     spec: Network, batch: int, length: int | None = None, *, device: Any = "meta",
     dtype: torch.dtype = torch.float32,
 ) -> BlankInputs:  # fmt: skip
-    """What the network of a spec is called with: zeros of the right shapes.
+    """The inputs of a spec's network, as zeros.
 
-    `length` are the tokens of a text; images, tables and sounds have the size that the spec says.
+    `length` is the number of tokens of a text; images, tables and audio have the size in the spec.
 
     >>> from anyformer import preset
     >>> blank_inputs(preset("vit-b16"), 2).args[0].shape
@@ -68,7 +68,7 @@ def blank_inputs(
 
 
 def of_embed(embed: Embed, batch: int, length: int | None, device: Any, dtype: torch.dtype) -> tuple[Any, ...]:
-    """What an embedding reads."""
+    """Inputs of an embedding, as zeros."""
 
     def numbers(*shape: int) -> Tensor:
         return torch.zeros(batch, *shape, device=device, dtype=dtype)
@@ -103,7 +103,7 @@ def of_embed(embed: Embed, batch: int, length: int | None, device: Any, dtype: t
 
 
 def text_length(embed: Embed, length: int | None) -> int:
-    """Tokens of a text: as many as asked for, else as many as the model can place."""
+    """The given length, or the model's maximum, at most LENGTH."""
     most = embed.limit
     if length is None:
         return min(most or LENGTH, LENGTH)
@@ -116,16 +116,16 @@ def text_length(embed: Embed, length: int | None) -> int:
 
 
 def tokens_of(spec: Network, batch: int, length: int) -> int:
-    """Tokens of a batch, as people count them: of a text its tokens, of an image its patches, of a row its columns.
+    """Tokens of a batch: the tokens of a text, the patches of an image, the columns of a row.
 
-    An encoder-decoder counts both sides.
+    For an encoder-decoder both sides are counted.
     """
     models = [part for _, part in spec.walk() if isinstance(part, Model)]
     return batch * (sum(tokens_of_embed(model.embed, length, model.stack.width) for model in models) or 1)
 
 
 def tokens_of_embed(embed: Embed, length: int, width: int) -> int:
-    """Tokens that an embedding makes of one row."""
+    """Sequence length of one row after an embedding."""
     if isinstance(embed, Tokens | Words):
         return text_length(embed, length)
     if isinstance(embed, Joint):

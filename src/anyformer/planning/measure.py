@@ -1,4 +1,4 @@
-"""The ceilings of the machine at hand: matrix products, memory, and what Python takes beside the work."""
+"""Measure the ceilings of this machine: matmul rate, memory bandwidth, and Python overhead."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from anyformer.presets.recurrent import tagger
 from anyformer.slots import Network
 
 ROUNDS = 5
-REPEATS = 6  # passes of a small network in a round
-SIDE = {"cpu": 768, "cuda": 8192}  # of the square product
-STREAM = {"cpu": 2**24, "cuda": 2**30}  # bytes of the copy: on a CPU about what the activations of a small step are
-NUMBERS = 2**16  # that functions are timed on: they stay in a cache
-WIDTH, READ = 512, (2**21, 2**23, 2**24, 2**25, 2**26, 2**27)  # of square weights, and bytes of all of them
-SIDES = (32, 64, 128, 256, 512)  # of the weights of products, small to large
-MANY = 256  # rows of those products
-WORK = 2**27  # FLOPs of all that are timed together
-HEADS = ((8, 8, 128, 16), (4, 4, 128, 64))  # rows, heads, tokens and channels that attention is timed on
-LENGTH = 8  # tokens that the small networks read: next to no work
-WRITTEN = (1, 7)  # tokens that they write
+REPEATS = 6  # passes of a small network per round
+SIDE = {"cpu": 768, "cuda": 8192}  # of the square matmul
+STREAM = {"cpu": 2**24, "cuda": 2**30}  # bytes of the copy: on a CPU about the activations of a small training step
+NUMBERS = 2**16  # elements on which functions are timed: they fit the cache
+WIDTH, READ = 512, (2**21, 2**23, 2**24, 2**25, 2**26, 2**27)  # width of square weights, and bytes of all
+SIDES = (32, 64, 128, 256, 512)  # of the square weights of matmuls, small to large
+MANY = 256  # rows of those matmuls
+WORK = 2**27  # FLOPs per timing
+HEADS = ((8, 8, 128, 16), (4, 4, 128, 64))  # (rows, heads, tokens, channels) at which attention is timed
+LENGTH = 8  # input tokens of the small networks: next to no compute
+WRITTEN = (1, 7)  # tokens that they generate
 
 
 def measure_ceilings(
     device: str | torch.device = "cpu", *, clock: Callable[[], float] = time.perf_counter
 ) -> DeviceCeilings:  # fmt: skip
-    """What this machine reaches now, beside whatever else runs on it; takes about two seconds."""
+    """What this machine reaches now, under its current load; takes about two seconds."""
     place = torch.device(device)
     base = DEVICES["h200" if place.type == "cuda" else "cpu"]
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
@@ -53,7 +53,7 @@ def measure_ceilings(
     source = f"measured now: product of side {side}, copy of {x.nbytes >> 20} MiB"
     found = replace(base, name="measured", products=products, bandwidth=bandwidth, peak=products, price=None,
                     price_source="give --price", source=source)  # fmt: skip
-    if place.type == "cuda":  # steps are recorded there: how long Python takes does not count
+    if place.type == "cuda":  # steps are CUDA graphs there: Python overhead does not count
         memory, title = torch.cuda.get_device_properties(place).total_memory, torch.cuda.get_device_name(place)
         return replace(found, title=title, memory=memory)
     return replace(
@@ -63,12 +63,12 @@ def measure_ceilings(
 
 
 def measure_host(device: DeviceCeilings, clock: Callable[[], float]) -> HostTimes:
-    """What Python and torch's dispatcher take on a CPU.
+    """Measure the overhead of Python and torch's dispatcher on a CPU.
 
-    A chain of additions would tell what an operation takes and nothing of the Python between two of them, which is
-    most of a small pass. So small networks are run that have next to no work to do: one with few operations in each
-    module, one with more, and one whose loop over tokens is torch's own. Two numbers follow for each kind of pass: what
-    an operation takes, and what a module's call takes beside its operations.
+    A chain of additions would show the cost of an operation but not of the Python code between operations, which is
+    most of a small pass. So small networks with next to no compute are timed: one with few operations per module, one
+    with more, and one whose loop over tokens is inside torch. A fit then gives two numbers for each kind of pass: the
+    overhead per operation and per module call.
     """
     place = torch.device("cpu")
     numbers = torch.randn(NUMBERS // 128, 128)
@@ -91,7 +91,7 @@ def measure_host(device: DeviceCeilings, clock: Callable[[], float]) -> HostTime
     )  # fmt: skip
     device = replace(device, host=work)
     rows = [small_network(spec, device, clock) for spec in small_networks()]
-    steps = [small_decoding(spec, device, clock) for spec in small_networks()[:2]]  # the third does not write
+    steps = [small_decoding(spec, device, clock) for spec in small_networks()[:2]]  # the third does not generate
     uses, trainings, backwards, tensors = zip(*rows, strict=True)
     tensor = sum(tensors) / len(rows)
     return replace(work, use=pace(uses), decode=pace(steps), training=pace(trainings), backward=pace(backwards),
@@ -99,7 +99,7 @@ def measure_host(device: DeviceCeilings, clock: Callable[[], float]) -> HostTime
 
 
 def reading_rate(size: int, clock: Callable[[], float]) -> float:
-    """Bytes a second that products of one row read, going round so many bytes of weights as decoding does."""
+    """Bytes/s at which single-row matmuls read weights, cycling through `size` bytes of them as decoding does."""
     weights = torch.randn(size // (4 * WIDTH**2), WIDTH, WIDTH)
     x = torch.randn(1, WIDTH)
 
@@ -113,7 +113,7 @@ def reading_rate(size: int, clock: Callable[[], float]) -> float:
 def product_rate(
     side: int, by: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], clock: Callable[[], float]
 ) -> tuple[float, float]:  # fmt: skip
-    """FLOPs of a product with square weights and FLOPs a second, from a few one after the other."""
+    """FLOPs and FLOP/s of a matmul with square weights, timed over several calls."""
     x, weight = torch.randn(MANY, side), torch.randn(side, side)
     flops = 2 * MANY * side**2
     times = max(1, WORK // flops)
@@ -126,7 +126,7 @@ def product_rate(
 
 
 def attention_paces(clock: Callable[[], float]) -> list[PairPace]:
-    """Fused attention forward, backward, and of one query: each from two shapes, of few channels and of many."""
+    """Speed of fused attention forward, backward and for one query, each solved from two shapes."""
     place, seconds, sizes = torch.device("cpu"), list[list[float]](), list[list[int]]()
     for shape in HEADS:
         q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
@@ -139,7 +139,7 @@ def attention_paces(clock: Callable[[], float]) -> list[PairPace]:
         pairs = math.prod(shape[:3]) * shape[2]
         sizes.append([pairs, 4 * pairs * shape[3]])
     found = []
-    newest_of = 1 / HEADS[0][2]  # one query of as many tokens: both shapes have the same number
+    newest_of = 1 / HEADS[0][2]  # one query of HEADS' tokens: the number is the same in both shapes
     for at, share in enumerate(([1.0, 1.0], [1.0, 2.0], [newest_of, newest_of])):
         pair, flop = np.linalg.solve(np.array(sizes) * share, np.array(seconds)[:, at]).tolist()
         found.append(PairPace(max(pair, 0.0), max(flop, 0.0)))
@@ -153,13 +153,13 @@ def small_networks() -> list[Network]:
     ]  # fmt: skip
 
 
-Timed = tuple[PassCost, float]  # a pass and the seconds that it took beside its work
+Timed = tuple[PassCost, float]  # a pass and its measured overhead in seconds
 
 
 def small_network(
     spec: Network, device: DeviceCeilings, clock: Callable[[], float]
 ) -> tuple[Timed, Timed, Timed, float]:
-    """Passes of use, of training and back, each with what it took, and the seconds of a tensor's update."""
+    """Inference, training forward and backward with their overheads, and seconds per tensor of an optimizer step."""
     net = spec.build(seed=0)
     given = blank_inputs(spec, 1, LENGTH, device="cpu")
     costs = count_once(spec, 1, LENGTH, torch.float32)
@@ -173,7 +173,7 @@ def small_network(
                 net(*given.args)
             took = [(clock() - began) / REPEATS, 0.0, 0.0, 0.0]
         net.train()
-        for _ in range(REPEATS):  # one after the other as in a training: each pass finds the others' code in the cache
+        for _ in range(REPEATS):  # in turn as in training, with the same pressure on the instruction cache
             times = [clock()]
             answers = answers_of(net(*given.args))
             times.append(clock())
@@ -192,7 +192,7 @@ def small_network(
 
 
 def small_decoding(spec: Network, device: DeviceCeilings, clock: Callable[[], float]) -> Timed:
-    """A step of `generate`, with all that it does beside the pass itself: what more tokens take more."""
+    """Overhead of a step of `generate`, from the time difference between two numbers of tokens."""
     net, prompt = spec.build(seed=0).eval(), torch.zeros(1, 1, dtype=torch.long)
     few, many = (
         min(fastest(partial(generate, net, prompt, settings=Generation(max_new_tokens=count, eos_token_id=None)),
@@ -204,13 +204,13 @@ def small_decoding(spec: Network, device: DeviceCeilings, clock: Callable[[], fl
 
 
 def work_of(cost: PassCost, device: DeviceCeilings) -> float:
-    """Seconds of products and traffic."""
+    """Estimated seconds without launch overhead."""
     found = time_of(cost, device)
     return found.total - found.launches
 
 
 def pace(rows: Sequence[Timed]) -> HostPace:
-    """What an operation and a call take, by least squares of the relative error; neither is below 0."""
+    """Overhead per operation and per call, by least squares of the relative error; both are at least 0."""
     steps = np.array([[cost.launches + cost.beside, cost.calls] for cost, _ in rows], dtype=float)
     seconds = np.array([took for _, took in rows])
     equations = steps / np.maximum(seconds, 1e-9)[:, None]
@@ -221,7 +221,7 @@ def pace(rows: Sequence[Timed]) -> HostPace:
 
 
 def fastest(work: Callable[[], object], place: torch.device, clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of a few rounds: what others take of a shared machine is not a ceiling."""
+    """Seconds of the fastest of a few rounds, to exclude the load of a shared machine."""
     found = []
     for _ in range(ROUNDS):
         if place.type == "cuda":

@@ -1,4 +1,4 @@
-"""Bytes: weights, gradients, optimizer, activations, and what decoding keeps."""
+"""Memory: weights, gradients, optimizer state, activations, and the KV cache."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from anyformer.planning.devices import DeviceCeilings
 from anyformer.planning.parameters import ParameterCount
 from anyformer.slots import HeadSizes, Network
 
-FUSED_CHUNK = 2**29  # logits that the fused loss of a GPU holds at once (kernels/linear_loss.py)
-PLAIN_COPIES = 3  # of a chunk of logits in the plain loss: as computed, in single precision, as a gradient
+FUSED_CHUNK = 2**29  # logits in memory at once in the fused loss of a GPU (kernels/linear_loss.py)
+PLAIN_COPIES = 3  # copies of a chunk of logits in the plain loss: as computed, in fp32, and the gradient
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """What one device holds in training with AdamW; narrow weights have a master copy in single precision."""
+    """Memory of one device in training with AdamW; half-precision weights have an fp32 master copy."""
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
-    recomputed: int  # activations where every layer is computed again in the backward pass
+    recomputed: int  # activations with recomputation of every layer in the backward pass
     loss: int  # a chunk of logits
 
     @property
     def peak(self) -> int:
-        """Before the backward pass all activations are there and no gradient is; behind it, the other way round."""
+        """Before the backward pass there are all activations and no gradients; after it, the other way round."""
         return self.weights + self.optimizer + max(self.activations + self.loss, self.gradients)
 
     @property
@@ -43,7 +43,7 @@ class TrainingMemory:
 def training_memory(
     spec: Network, count: ParameterCount, costs: ModelCosts, tokens: int, dtype: torch.dtype, device: DeviceCeilings
 ) -> TrainingMemory:  # fmt: skip
-    """Bytes of training a batch on one device."""
+    """Memory of training a batch on one device."""
     narrow = dtype.itemsize < 4
     weights = count.total * (dtype.itemsize + (4 if narrow else 0))
     saved = costs.training.saved
@@ -56,7 +56,7 @@ def training_memory(
 
 
 def loss_bytes(spec: Network, tokens: int, device: DeviceCeilings) -> int:
-    """Of the logits that the loss of a language model holds at once; never those of all tokens."""
+    """Bytes of the logits that a language model's loss has in memory at once: at most a chunk of the tokens."""
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     head = spec.head if isinstance(spec, Model | Seq2Seq) else None
     if not isinstance(decoder, Model) or not isinstance(head, LM) or decoder.embed.vocabulary is None:
@@ -66,8 +66,8 @@ def loss_bytes(spec: Network, tokens: int, device: DeviceCeilings) -> int:
 
 
 def cache_bytes_per_token(spec: Network, dtype: torch.dtype = torch.bfloat16) -> int | None:
-    """What a decoder keeps of each token, in all layers; None where nothing is decoded, or a layer keeps something else
-    than keys and values (Hyena, recurrences): `plan` runs those.
+    """KV cache bytes per token over all layers; None if the model does not decode or a layer has another state than
+    keys and values (Hyena, recurrences): `plan` traces those.
 
     >>> from anyformer import preset
     >>> cache_bytes_per_token(preset("gpt2")), cache_bytes_per_token(preset("bert-base"))
@@ -84,13 +84,13 @@ def cache_bytes_per_token(spec: Network, dtype: torch.dtype = torch.bfloat16) ->
 
 
 def token_bytes(sizes: HeadSizes, groups: int, dtype: torch.dtype) -> int:
-    """Keys and values of one token in one layer with so many groups of heads."""
+    """Bytes of one token's keys and values in one layer with `groups` key/value heads."""
     return groups * (sizes.channels + sizes.value_channels) * dtype.itemsize
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """Bytes of one kind of decoding state, for the whole batch at the whole length."""
+    """Bytes of one kind of decoding state, for the whole batch at full length."""
 
     kind: str
     bytes: int
@@ -100,7 +100,7 @@ class CachePlan:
 def cache_plans(
     spec: Network, costs: ModelCosts, batch: int, length: int, dtype: torch.dtype
 ) -> list[CachePlan]:  # fmt: skip
-    """The cache as the model has it, and what other kinds would take; empty where nothing is decoded."""
+    """The model's cache and alternatives to it; empty if the model does not decode."""
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     if not costs.decode.launches or not isinstance(decoder, Model):
         return []

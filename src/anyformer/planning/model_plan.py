@@ -1,4 +1,4 @@
-"""`plan`: what a model costs at a batch and a length on a device, before anything is allocated."""
+"""`plan`: the cost of a model at a batch size and length on a device, without allocating anything."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from anyformer.planning.timing import PassTime, time_decode, time_step, time_use
 from anyformer.presets import preset
 from anyformer.slots import Network
 
-MOST_ROWS = 2**20  # above, decoding is said never to be bound by products
+MOST_ROWS = 2**20  # above, decoding is reported as never compute-bound
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """Everything that is known of a model before it is built."""
+    """The estimated costs of a model."""
 
     name: str
     spec: Network = field(repr=False)
@@ -45,13 +45,13 @@ class ModelPlan:
     decode: PassTime | None
     splits: list[ProcessPlan]
     price: float | None  # dollars an hour of one device
-    train_tokens: float | None = None  # of the whole training, where that is known
-    steps: int | None = None  # of a run, where it is one
-    parts: int = 1  # batches that make a step of it
+    train_tokens: float | None = None  # of the whole training, if known
+    steps: int | None = None  # of a run, if it is one
+    parts: int = 1  # micro-batches per step of it
 
     @property
     def flops(self) -> dict[str, float]:
-        """FLOPs a token in training, of a prompt, and of one decode step behind `length - 1` tokens."""
+        """FLOPs per token in training, in prefill, and of one decode step after `length - 1` tokens."""
         decode = self.costs.decode.flops / self.batch if self.decode is not None else None
         found = {"training": self.costs.step.flops / self.tokens, "prefill": self.costs.forward.flops / self.tokens}
         return found if decode is None else found | {"decode": decode}
@@ -63,30 +63,30 @@ class ModelPlan:
 
     @property
     def mfu(self) -> float:
-        """Share of the data sheet's FLOPs that a training step uses."""
+        """Model FLOPs utilization of a training step, against the data sheet."""
         return self.costs.step.flops / self.step.total / self.device.peak
 
     @property
     def decode_tokens_per_second(self) -> float | None:
-        """Of all rows together."""
+        """Over all rows of the batch."""
         return None if self.decode is None else self.batch / self.decode.total
 
     @property
     def compute_bound_batch(self) -> int | None:
-        """Rows from which a decode step takes longer for its products than for reading the weights, caches aside."""
+        """Batch size from which a decode step is compute-bound, ignoring the KV cache."""
         return None if self.decode is None else self.rows_to_bound(cache=False)
 
     @property
     def compute_bound_batch_with_cache(self) -> int | None:
-        """The same with a full cache in every row; None: never, as each row brings more bytes than products."""
+        """The same with a full KV cache in every row; None if never, as each row adds more memory time than compute."""
         return None if self.decode is None else self.rows_to_bound(cache=True)
 
     def rows_to_bound(self, *, cache: bool) -> int | None:
-        """Weights are read once for all rows, but every row reads its own cache."""
+        """Batch size at which compute and memory time are equal: weights are read once, but each row has its cache."""
         ops = self.costs.decode.ops.items()
         flops = sum(count * op.flops for op, count in ops if cache or op.kind == "product") / self.batch
         weights = sum(count * op.flops for op, count in ops if op.kind == "product") / self.batch / 2
-        # With many rows every expert is chosen by one of them.
+        # With many rows every expert is used by some of them.
         weights *= self.dtype.itemsize * self.parameters.total / self.parameters.active
         held = (self.costs.cache + self.costs.cross) / self.batch if cache else 0
         spare = flops / self.device.products - held / self.device.bandwidth
@@ -99,19 +99,19 @@ class ModelPlan:
         return self.memory.peak <= self.device.memory
 
     def seconds_of_step(self, parts: int = 1) -> float:
-        """Forward and backward of so many batches, then one update."""
+        """Seconds of a step: forward and backward of `parts` micro-batches, then one optimizer update."""
         return parts * (self.step.total - self.step.update) + self.step.update
 
     @property
     def hours(self) -> float | None:
-        """Of the whole training, on one device, without evaluations."""
+        """Hours of the whole training on one device, without evaluations."""
         if self.train_tokens is None:
             return None
         return self.train_tokens / (self.parts * self.tokens) * self.seconds_of_step(self.parts) / 3600
 
     @property
     def train_flops(self) -> float | None:
-        """Of the whole training."""
+        """FLOPs of the whole training."""
         return None if self.train_tokens is None else self.train_tokens / self.tokens * self.costs.step.flops
 
     @property
@@ -120,7 +120,7 @@ class ModelPlan:
         return None if self.hours is None or self.price is None else self.hours * self.price
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """The plan as JSON-compatible data."""
         return {
             "model": self.name, "batch": self.batch, "length": self.length, "tokens": self.tokens,
             "dtype": str(self.dtype).removeprefix("torch."), "device": asdict(self.device),
@@ -147,11 +147,11 @@ def plan(
     processes: int = 1, dtype: torch.dtype | None = None, train_tokens: float | None = None,
     price: float | None = None, name: str | None = None, learning: int | None = None,
 ) -> ModelPlan:  # fmt: skip
-    """What a model costs: parameters, FLOPs, memory, cache, time and how it splits; nothing is allocated.
+    """Estimate a model's parameters, FLOPs, memory, KV cache, time and parallelism; nothing is allocated.
 
-    `spec` is a spec or the name of a preset; `length` the tokens of a text, as many as the model can place (1,024 at
-    most) if not given. Numbers are bf16 on a GPU and float32 on a CPU unless `dtype` says otherwise. `learning` are the
-    weights that learn, where fewer do than the spec says: some are frozen, or adapters learn in their place.
+    `spec` is a spec or the name of a preset; `length` the tokens of a text, by default the model's maximum, at most
+    1,024. The dtype is bf16 on a GPU and float32 on a CPU unless given. `learning` is the number of trainable weights,
+    if fewer than in the spec: some are frozen, or adapters are trained instead.
 
     >>> found = plan("gpt2", batch=8, length=1024)
     >>> found.parameters.total, found.caches[0].bytes // 8 // 1024
@@ -184,7 +184,7 @@ def plan(
 
 
 def text_length_of(spec: Network, length: int | None) -> int:
-    """The tokens of a text: as asked for, else as many as every part of the model can place."""
+    """The given length, or the maximum that every part of the model supports, at most LENGTH."""
     models = [part for _, part in spec.walk() if isinstance(part, Model)]
     limits = [model.embed.limit for model in models if model.embed.limit is not None]
     if length is not None and limits and length > min(limits):

@@ -1,4 +1,4 @@
-"""Runs on `meta` without loading torch's compiler."""
+"""Passes on the meta device without loading torch.compile."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any
 from torch import _compile
 from torch._decomp import global_decomposition_table
 
-CACHED = "__dynamo_disable"  # where torch keeps what the compiler made of a function that it must leave alone
+CACHED = "__dynamo_disable"  # where torch caches the disabled version of a function
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """While nothing is compiled there is nothing to tell the compiler.
+    """Skip the import of torch._dynamo, which is not needed as nothing is compiled inside.
 
-    The shapes of most operations on `meta` are computed in Python, by functions that ask the compiler to leave them
-    alone. To ask, torch loads it: most of the time that the first plan takes. What it would answer is the function
-    itself, so that stands there meanwhile.
+    Most meta kernels are Python functions wrapped in `torch._disable_dynamo`, whose first call imports torch._dynamo:
+    most of the time of a first plan. Its result would be the function itself, so that is put into its cache meanwhile.
     """
     waiting = [] if "torch._dynamo" in sys.modules else [fn for fn in marked() if getattr(fn, CACHED, None) is None]
     for fn in waiting:
@@ -32,7 +31,7 @@ def without_compiler() -> Iterator[None]:
 
 
 def marked() -> list[Callable[..., Any]]:
-    """Functions of torch that compute shapes and are not to be compiled: what stands inside of those that ask."""
+    """The functions of torch's decomposition table that are wrapped in `_disable_dynamo`, unwrapped."""
     asks = _compile._disable_dynamo(lambda: None).__code__
     found = {}
     for outer in (fn for table in global_decomposition_table.values() for fn in table.values()):
@@ -44,6 +43,6 @@ def marked() -> list[Callable[..., Any]]:
 
 
 def held_by(wrapper: Any) -> Any:
-    """The function that a wrapper stands around; torch's own wrappers all call it `fn`."""
+    """The function inside a wrapper; torch's own wrappers all call it `fn`."""
     names = getattr(getattr(wrapper, "__code__", None), "co_freevars", ())
     return wrapper.__closure__[names.index("fn")].cell_contents if "fn" in names else None

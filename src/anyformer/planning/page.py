@@ -1,4 +1,4 @@
-"""A plan as one self-contained HTML page, with a roofline."""
+"""A plan as a self-contained HTML page, with a roofline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT, TOP, RIGHT, BOTTOM = 70.0, 20.0, 20.0, 50.0
 
 
 def plan_page(plan: ModelPlan, optima: list[Optimum] | None = None) -> str:
-    """The page."""
+    """The HTML of a plan."""
     title = f"Plan: {plan.name}"
     what = f"{plan.batch} x {plan.length} tokens, {str(plan.dtype).removeprefix('torch.')}, {plan.device.title}"
     source = f"<p>Ceilings: {words(plan.device.source)}.</p>"
@@ -49,7 +49,7 @@ def rule(name: str) -> str:
 
 
 def n(value: str) -> Cell:
-    """A figure in a cell, set to the right."""
+    """A right-aligned table cell."""
     return words(value), "n"
 
 
@@ -131,7 +131,7 @@ def budget_table(optima: list[Optimum]) -> str:
 
 
 def roofline(plan: ModelPlan) -> str:
-    """Rates against FLOPs a byte: the roof of the device, and where training, prefill and decoding stand under it."""
+    """Roofline plot: FLOP/s against FLOPs per byte, with the points of training, prefill and decoding."""
     device = plan.device
     named = [("training", plan.costs.step, plan.step.total), ("prefill", plan.costs.forward, plan.prefill.total)]
     if plan.decode is not None:
@@ -169,7 +169,7 @@ def roofline(plan: ModelPlan) -> str:
         drawn.append(label(LEFT - 6, up(10.0**power) + 4, count_text(10.0**power, "F"), anchor="end"))
     for name, x, y in points:
         drawn.append(tag("circle", cx=across(x), cy=up(y), r=4.5, fill="currentColor"))
-        above = name == "prefill"  # which stands close to training
+        above = name == "prefill"  # its point is close to that of training
         drawn.append(label(across(x) - 8 if above else across(x) + 8, up(y) + (4 if above else 14), name,
                            anchor="end" if above else "start"))  # fmt: skip
     said = "; ".join(f"{name} {x:.0f} FLOPs a byte, {count_text(y, 'FLOP/s')}" for name, x, y in points)

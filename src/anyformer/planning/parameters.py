@@ -1,4 +1,4 @@
-"""How many numbers a model has, by part; of experts also how many a token meets."""
+"""Parameter counts by part; for mixtures of experts also the active parameters."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from anyformer.planning.trace import PARTS, parts_of
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """All parameters, those that learn, and those that one token goes through."""
+    """All parameters, the trainable ones, and those active for one token."""
 
     total: int
     learning: int
     active: int
     by_part: dict[str, int]
-    tensors: int = 0  # that learn: an optimizer goes through them one by one
+    tensors: int = 0  # trainable ones: the optimizer has an overhead per tensor
 
 
 def count_parameters(net: nn.Module) -> ParameterCount:
-    """The parameters of a network, which may be on `meta`; one that two places use is counted where it is stored.
+    """The parameters of a network, which may be on `meta`; shared ones are counted once, where they are stored.
 
     >>> from anyformer import preset
     >>> count_parameters(preset("gpt2").build(device="meta")).total
@@ -44,6 +44,6 @@ def count_parameters(net: nn.Module) -> ParameterCount:
 
 
 def idle_parameters(module: ExpertsModule) -> int:
-    """Those of the experts that a token does not choose."""
+    """Parameters of the experts to which a token is not routed."""
     each = sum(p.numel() for p in module.experts[0].parameters())
     return (module.spec.count - module.spec.top) * each

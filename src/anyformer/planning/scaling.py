@@ -1,4 +1,4 @@
-"""Scaling laws: how large a model and how much data a budget of compute should buy, and fitting a law of one's own.
+"""Scaling laws: the compute-optimal model size and number of tokens, and fitting a law to one's own runs.
 
 Losses follow L(N, D) = E + A / N^alpha + B / D^beta for N parameters and D tokens, at C = 6 N D FLOPs.
 """
@@ -16,23 +16,23 @@ from anyformer.extras import require
 
 PF_DAY = 8.64e19  # FLOPs: 1e15 a second for a day
 FEWEST_RUNS = 6  # a law has five numbers
-TRIED = 4  # of the starts on the grid, those that fit best as they stand
-HUBER = 1e-3  # of log losses, where one run too far off begins to count less (2203.15556, D.3)
+TRIED = 4  # starts of the optimizer: the best-fitting points of the grid
+HUBER = 1e-3  # delta of the Huber loss of log losses, against outliers (2203.15556, D.3)
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best use of a budget by one law."""
+    """The compute-optimal size and tokens by one law."""
 
     law: str
     flops: float
     parameters: float
     tokens: float
-    loss: float | None  # None where a law says nothing of it
+    loss: float | None  # None if the law does not predict it
 
     @property
     def ratio(self) -> float:
-        """Tokens for each parameter."""
+        """Tokens per parameter."""
         return self.tokens / self.parameters
 
 
@@ -49,16 +49,16 @@ class ScalingLaw:
     source: str = ""
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Nats a token."""
+        """The loss in nats per token."""
         return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
 
     @property
     def has_optimum(self) -> bool:
-        """Whether more of either lowers the loss; a law fitted to few or noisy runs may say otherwise."""
+        """Whether more of either lowers the loss; not so for some laws fitted to few or noisy runs."""
         return min(self.A, self.B, self.alpha, self.beta) > 0
 
     def optimum(self, flops: float) -> Optimum:
-        """The size and the tokens with the least loss among those that cost so much (2203.15556, eq. 4).
+        """The size and tokens with the least loss at a compute budget (2203.15556, eq. 4).
 
         >>> LAWS["hoffmann"].optimum(1e18).parameters / 1e6 // 1
         80.0
@@ -74,7 +74,7 @@ class ScalingLaw:
         return Optimum(self.name, flops, parameters, tokens, self.loss(parameters, tokens))
 
     def better(self, parameters: float, tokens: float) -> str:
-        """Which lowers the loss more at the same price: a bigger model or a longer training."""
+        """Which lowers the loss more at the same cost: a bigger model or a longer training."""
         bigger = self.alpha * self.A * parameters**-self.alpha
         longer = self.beta * self.B * tokens**-self.beta
         return "bigger" if bigger > longer else "longer"
@@ -82,13 +82,13 @@ class ScalingLaw:
 
 @dataclass(frozen=True)
 class KaplanLaw:
-    """The best size alone, as a power of the compute: N = 1.3e9 (C / PF-day)^.73, parameters without embeddings."""
+    """The optimal size only, as a power of the compute: N = 1.3e9 (C / PF-day)^.73, without embeddings."""
 
     name: str = "kaplan"
     source: str = "Kaplan et al. 2020, arXiv 2001.08361, table 6"
 
     def optimum(self, flops: float) -> Optimum:
-        """Tokens are what is left of the budget."""
+        """The optimal size; the tokens follow from the rest of the budget."""
         check_budget(flops)
         parameters = 1.3e9 * (flops / PF_DAY) ** 0.73
         return Optimum(self.name, flops, parameters, flops / 6 / parameters, None)
@@ -109,7 +109,7 @@ def check_budget(flops: float) -> None:
 
 
 def optimum(flops: float, law: str = "hoffmann") -> Optimum:
-    """The best use of a budget by a published law.
+    """The compute-optimal size and tokens by a published law.
 
     >>> round(optimum(1e19).tokens / 1e9, 1)
     7.3
@@ -124,7 +124,7 @@ def optimum(flops: float, law: str = "hoffmann") -> Optimum:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One training that was finished: its size, its tokens and the loss that it reached."""
+    """A finished training run: its size, its tokens and its final loss."""
 
     parameters: float
     tokens: float
@@ -133,16 +133,16 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A law of one's own, with what the runs leave open: for each number the middle 80 % over resampled runs."""
+    """A fitted law, with the bootstrap 80 % interval of each coefficient."""
 
     law: ScalingLaw
     intervals: dict[str, tuple[float, float]]
     runs: int
-    error: float  # of log losses, root mean square
+    error: float  # root mean square error of log losses
     resampled: list[ScalingLaw] = field(default_factory=list, repr=False)
 
     def optimum(self, flops: float) -> tuple[Optimum, tuple[float, float]]:
-        """The best size for a budget, and the middle 80 % of it over resampled runs whose law has one."""
+        """The optimum for a budget, and the bootstrap 80 % interval of its size."""
         sizes = [law.optimum(flops).parameters for law in self.resampled if law.has_optimum]
         return self.law.optimum(flops), middle(sizes)
 
@@ -150,10 +150,10 @@ class FittedLaw:
 def fit(
     runs: Iterable[TrainedRun | tuple[float, float, float]], *, resamples: int = 100, seed: int = 0
 ) -> FittedLaw:  # fmt: skip
-    """The law that a user's own runs follow; a run is (parameters, tokens, loss).
+    """Fit a scaling law to runs of (parameters, tokens, loss).
 
-    Error bars come from fitting again to runs drawn with replacement. Runs must differ in both sizes and tokens: on a
-    line through both nothing tells the two terms apart.
+    Error bars come from the bootstrap. Runs must vary sizes and tokens independently: otherwise the two terms cannot be
+    told apart.
     """
     check_fitting()
     listed = [run if isinstance(run, TrainedRun) else TrainedRun(*run) for run in runs]
@@ -175,7 +175,7 @@ def fit(
 
 
 def check_fitting() -> None:
-    """Refuse where what fitting needs is not installed."""
+    """Raise an error if a package for fitting is not installed."""
     require("scipy", "fitting a law needs", where="scaling.fit")
 
 
@@ -193,7 +193,7 @@ def check_runs(runs: Sequence[TrainedRun]) -> None:
 
 
 def starts() -> list[np.ndarray]:
-    """Where the search begins: log E, log A, log B, alpha, beta, on a coarse grid as the paper's."""
+    """Starting points (log E, log A, log B, alpha, beta) on a coarse grid, as in the paper."""
     return [np.array([e, a, b, x, y]) for e in (-1.0, 0.5) for a in (2.0, 6.0, 10.0) for b in (2.0, 6.0, 10.0)
             for x in (0.2, 0.5) for y in (0.2, 0.5)]  # fmt: skip
 
@@ -201,7 +201,7 @@ def starts() -> list[np.ndarray]:
 def fit_once(
     sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, begin: Sequence[np.ndarray]
 ) -> np.ndarray:  # fmt: skip
-    """The numbers with the least Huber loss of log losses, over all starts."""
+    """The coefficients with the least Huber loss of log losses, over all starts."""
     from scipy.optimize import least_squares
 
     n, d, wanted = np.log(sizes), np.log(tokens), np.log(losses)
@@ -229,7 +229,7 @@ def law_of(p: np.ndarray, name: str) -> ScalingLaw:
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
-    """The tenth and the ninetieth of a hundred."""
+    """The 10th and 90th percentile."""
     if not values:
         return math.nan, math.nan
     low, high = np.quantile(np.asarray(values), [0.1, 0.9])

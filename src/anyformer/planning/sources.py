@@ -1,4 +1,4 @@
-"""The spec of a model folder, from its settings alone: weights need not be there."""
+"""The spec of a model folder, from its config alone: the weights may be missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyformer.spec import Spec
 
 
 def spec_in(folder: str | Path) -> Network:
-    """The model of an anyformer or a Hugging Face folder; of the latter config.json is enough."""
+    """The spec of an anyformer or a Hugging Face folder; for the latter config.json is enough."""
     path = Path(folder)
     if (path / SPEC_FILE).is_file():
         spec = Spec.from_json(read_text(inside(path, SPEC_FILE)))

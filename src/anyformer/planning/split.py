@@ -1,4 +1,4 @@
-"""How a training splits over processes: what each holds, and what they send each other in a step."""
+"""Parallel training over several processes: memory of each, and communication per step."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from anyformer.slots import Network
 
 @dataclass(frozen=True)
 class ProcessPlan:
-    """One way to share a step among processes, each with a device of its own and the whole plan's batch."""
+    """One kind of parallelism over processes with a device each; `rows` is the global batch size."""
 
     kind: str  # "ddp", "fsdp" or "tensor"
-    memory: int  # bytes of one process at the peak
+    memory: int  # peak bytes of one process
     sent: int  # bytes that one process sends in a step
-    compute: float  # seconds of one process's own work
-    exchange: float  # seconds of sending, were nothing computed meanwhile
+    compute: float  # seconds of compute of one process
+    exchange: float  # seconds of communication without overlap
     rows: int  # of all processes together
     note: str
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """A step at best, where sending hides behind computing, and at worst, where it does not."""
+        """Step time with full overlap of communication and compute, and without any."""
         return max(self.compute, self.exchange), self.compute + self.exchange
 
 
@@ -36,7 +36,7 @@ def split_plans(
     spec: Network, count: ParameterCount, costs: ModelCosts, memory: TrainingMemory, seconds: float, batch: int,
     processes: int, dtype: torch.dtype, device: DeviceCeilings,
 ) -> list[ProcessPlan]:  # fmt: skip
-    """DDP, FSDP2 and tensor parallelism over so many processes of one machine; a ring sends (n-1)/n of everything."""
+    """DDP, FSDP2 and tensor parallelism over processes of one machine; a ring sends (n-1)/n of all bytes."""
     n, ring = processes, (processes - 1) / processes
     gradients = count.learning * dtype.itemsize
     weights = count.total * dtype.itemsize
@@ -46,7 +46,7 @@ def split_plans(
         ProcessPlan("ddp", memory.peak, round(2 * ring * gradients), seconds, 2 * ring * gradients / device.link,
                   batch * n, "every process holds the whole model; gradients are averaged once a step"),
     ]  # fmt: skip
-    # Weights are gathered for the forward and again for the backward pass, gradients scattered once.
+    # Weights are all-gathered for the forward and the backward pass, gradients reduce-scattered once.
     moved = ring * (2 * weights + gradients)
     widest = round(layer_size(spec, count) * dtype.itemsize)
     found.append(
@@ -57,7 +57,7 @@ def split_plans(
     layers = sum(stack.layers for stack in costs.stacks)
     streams = sum(stack.layers * stack.stream for stack in costs.stacks)
     if layers and n > 1:
-        # Two sums of the stream a layer forward, two backward; what is not inside of layers stays whole.
+        # Two all-reduces of the hidden states per layer forward, two backward; only layers are sharded.
         sent = 4 * 2 * ring * streams
         inside = count.by_part["attention"] + count.by_part["mlp"]
         share = inside / max(1, count.total)
@@ -71,7 +71,7 @@ def split_plans(
 
 
 def layer_size(spec: Network, count: ParameterCount) -> float:
-    """Parameters of a layer on average: FSDP holds one layer whole while the next is gathered."""
+    """Mean parameters of a layer: FSDP holds one unsharded layer while it gathers the next."""
     models = [spec.encoder, spec.decoder] if isinstance(spec, Seq2Seq) else [spec] if isinstance(spec, Model) else []
     layers = sum(len(model.stack.layers) for model in models)
     return (count.by_part["attention"] + count.by_part["mlp"]) / layers if layers else float(count.total)

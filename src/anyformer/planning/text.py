@@ -1,4 +1,4 @@
-"""A plan in words: what the terminal prints, and where a figure comes from."""
+"""A plan as text for the terminal, and explanations of its figures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.planning.model_plan import ModelPlan
 from anyformer.planning.scaling import LAWS, Optimum
 
-WIDTH = 14  # of the names at the left
+WIDTH = 14  # of the left column
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """A readable duration.
 
     >>> duration(0.0612), duration(7200.0)
     ('61.2 ms', '2 h')
@@ -29,7 +29,7 @@ def line(name: str, words: str) -> str:
 
 
 def plan_text(plan: ModelPlan) -> str:
-    """The whole plan, a few lines a topic."""
+    """The whole plan, a few lines per topic."""
     lines = [line("model", f"{plan.name}: {plan.batch} x {plan.length} tokens, "
                   f"{str(plan.dtype).removeprefix('torch.')}, {plan.device.title}")]  # fmt: skip
     for _, make in SECTIONS.values():
@@ -119,7 +119,7 @@ def split_text(plan: ModelPlan) -> list[str]:
 
 
 def budget_text(optima: list[Optimum]) -> str:
-    """What a budget buys, law by law."""
+    """The compute-optimal size and tokens for a budget, by each law."""
     lines = [line("budget", f"{optima[0].flops:.3g} FLOPs")]
     for one in optima:
         loss = "" if one.loss is None else f", loss {one.loss:.3f}"
@@ -129,7 +129,7 @@ def budget_text(optima: list[Optimum]) -> str:
     return "\n".join(lines)
 
 
-# Each topic with the rule behind its figures.
+# Each topic with an explanation of its figures.
 SECTIONS: dict[str, tuple[str, Callable[[ModelPlan], list[str]]]] = {
     "parameters": (
         "Counted from the network built on meta: every stored number once, under the part that stores it. Of a "
@@ -159,7 +159,7 @@ SECTIONS: dict[str, tuple[str, Callable[[ModelPlan], list[str]]]] = {
 
 
 def explain(plan: ModelPlan, part: str) -> str:
-    """One topic: the rule and the figures."""
+    """One topic: the explanation and the figures."""
     if part not in SECTIONS:
         raise UserError(f"nothing is called {part!r}", where="--explain", fix=did_you_mean(part, SECTIONS))
     rule, make = SECTIONS[part]

@@ -1,4 +1,4 @@
-"""How long passes take: every operation as long as its products and its bytes need at the rates of a device."""
+"""Estimated time of passes: each operation takes its FLOPs and bytes at the rates of a device."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from anyformer.planning.costs import ModelCosts
 from anyformer.planning.devices import DeviceCeilings, HostPace, PairPace, rate_at
 from anyformer.planning.trace import OpCost, PassCost
 
-BYTES = 4  # of a weight, where it matters which library multiplies
+BYTES = 4  # of a float32 weight, the dtype for which two matmul libraries are used
 
 
 @dataclass(frozen=True)
 class PassTime:
-    """Seconds of a pass by what they go to."""
+    """Seconds of a pass, by cause."""
 
     products: float
     attention: float
-    traffic: float  # operations that only move bytes
-    launches: float  # on a CPU what Python and torch's dispatcher take
+    traffic: float  # memory-bound operations
+    launches: float  # on a CPU the overhead of Python and torch's dispatcher
     update: float = 0.0  # of the optimizer
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all."""
         return self.products + self.attention + self.traffic + self.launches + self.update
 
     def plus(self, other: PassTime) -> PassTime:
-        """One pass after the other."""
+        """The sum of two passes."""
         return PassTime(
             self.products + other.products, self.attention + other.attention, self.traffic + other.traffic,
             self.launches + other.launches, self.update + other.update,
@@ -38,11 +38,11 @@ class PassTime:
 def time_of(
     cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None, pairs: PairPace | None = None
 ) -> PassTime:  # fmt: skip
-    """Seconds of a pass on a device; `pace` is that of its host, where the device has none of its own to hide it, and
-    `pairs` that of a CPU's attention; of whole texts, forward, if not given.
+    """Seconds of a pass on a device; `pace` is the host overhead of a CPU, which cannot hide it, and `pairs` the speed
+    of a CPU's attention, by default of the forward pass over full sequences.
 
-    Bytes and products of one operation are added, where a roofline takes the larger of the two: a kernel overlaps them
-    in part only, and the sum was the better guess on every shape that was measured.
+    The times for bytes and FLOPs of an operation are added, where a roofline takes the larger of the two: a kernel
+    overlaps them only in part, and the sum was the better estimate on every measured shape.
     """
     products = attention = traffic = launches = 0.0
     host = device.host
@@ -52,7 +52,7 @@ def time_of(
         read = rate_at(host.reading, sum(count * op.weights for op, count in cost.ops.items() if op.kind == "product"))
     for op, count in cost.ops.items():
         moved = (op.bytes - op.weights) / device.bandwidth + op.weights / read
-        fused = op.kind in ("pointwise", "fourier")  # into others, but for a share
+        fused = op.kind in ("pointwise", "fourier")  # fused into others, except for a fraction
         launches += count * (device.traffic if fused else 1.0)
         if op.kind == "product":
             products += count * (op.flops / product_rate(op, device) + moved) / device.share
@@ -61,16 +61,16 @@ def time_of(
             if host is not None:
                 work = pairs_time(op, pairs or host.attends)
             attention += count * (max(work, moved) + op.numbers * function + op.drawn * drawn)
-        else:  # a Fourier transform is bound by memory too
+        else:  # Fourier transforms are memory-bound too
             traffic += count * (moved * device.traffic + op.numbers * function)
     waits = (launches + cost.unlisted) * device.launch
-    if pace is not None:  # a CPU works and dispatches in turn
+    if pace is not None:  # a CPU does not overlap compute and dispatch
         waits = (cost.launches + cost.beside) * pace.operation + cost.calls * pace.call
     return PassTime(products, attention, traffic, waits)
 
 
 def product_rate(op: OpCost, device: DeviceCeilings) -> float:
-    """FLOPs a second of a product: on a CPU small ones are slower, and of few rows another library's."""
+    """FLOP/s of a matmul: on a CPU small ones are slower, and those of few rows use another library."""
     if device.host is None:
         return device.products
     each = op.flops / (op.experts or 1)
@@ -78,17 +78,17 @@ def product_rate(op: OpCost, device: DeviceCeilings) -> float:
 
 
 def is_large(op: OpCost) -> bool:
-    """Whether a product has the rows and the size from which `kernels/onednn.py` takes it, of experts each one's."""
+    """Whether a matmul has the rows and the size for `kernels/onednn.py`; for experts, each expert's."""
     return op.flops / (op.experts or 1) >= 2 * SMALL and op.flops >= FEWEST * 2 * op.weights / BYTES
 
 
 def pairs_time(op: OpCost, pace: PairPace) -> float:
-    """Seconds of attention on a CPU, which computes hidden pairs too."""
+    """Seconds of attention on a CPU, which also computes some masked pairs."""
     return op.pairs * pace.pair + op.computed * pace.flop
 
 
 def time_use(cost: PassCost, device: DeviceCeilings) -> PassTime:
-    """Seconds of a pass over whole texts that nothing is learned from."""
+    """Seconds of an inference pass over full sequences."""
     return time_of(cost, device, None if device.host is None else device.host.use)
 
 
@@ -100,7 +100,7 @@ def time_decode(cost: PassCost, device: DeviceCeilings) -> PassTime:
 
 
 def time_step(costs: ModelCosts, parameters: int, tensors: int, device: DeviceCeilings) -> PassTime:
-    """Seconds of one training step: forward, backward and AdamW over so many weights that learn, in so many tensors."""
+    """Seconds of one training step: forward, backward, and AdamW over the given number of weights and tensors."""
     host = device.host
     forward = time_of(costs.training, device, None if host is None else host.training)
     backward = time_of(costs.backward, device, *(() if host is None else (host.backward, host.attends_back)))

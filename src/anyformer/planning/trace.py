@@ -1,8 +1,8 @@
-"""One pass on `meta`, every operation counted: FLOPs and bytes by shapes, and what the backward pass keeps.
+"""Trace a pass on the meta device: FLOPs and bytes of every operation from its shapes, and saved activations.
 
-FLOPs are those of matrix products, convolutions and attention, two for a multiply-add, all pairs of queries and keys:
-what torch's own counter counts. Fourier transforms stand beside them (`fourier`), where that counter has nothing;
-norms, activations and softmaxes cost bytes, not FLOPs.
+FLOPs are those of matmuls, convolutions and attention, two for a multiply-add, over all pairs of queries and keys, as
+in torch's FlopCounterMode. Fourier transforms, which that does not count, are kept apart (`fourier`); norms,
+activations and softmaxes cost bytes, not FLOPs.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ PARTS = ("embedding", "attention", "mlp", "head", "other")
 
 
 class OpCost(NamedTuple):
-    """One operation on one device: what it computes and what it reads and writes."""
+    """The compute and memory traffic of one operation."""
 
     part: str
     kind: str  # "product", "attention", "fourier" or "pointwise"
     flops: int
     bytes: int
-    visible: int  # FLOPs of the pairs that a query may see: a fused kernel leaves the others out
-    numbers: int = 0  # that go through exp, tanh and the like, each of which takes a CPU longer than reading it
-    drawn: int = 0  # attention weights that dropout decides about: no fused kernel of a CPU offers it
-    weights: int = 0  # bytes of parameters among those that move
-    pairs: int = 0  # of attention, that the kernel of a CPU computes
-    computed: int = 0  # FLOPs of those
-    experts: int = 0  # whose products, each of a share of the rows, make this one
+    visible: int  # FLOPs of unmasked pairs: a fused GPU kernel skips the others
+    numbers: int = 0  # elements of exp, tanh and the like, which on a CPU take longer than their memory traffic
+    drawn: int = 0  # attention weights with dropout, which no fused CPU kernel supports
+    weights: int = 0  # bytes of parameters, part of `bytes`
+    pairs: int = 0  # (query, key) pairs that a CPU's attention kernel computes
+    computed: int = 0  # FLOPs of these pairs
+    experts: int = 0  # of a grouped matmul, each with a part of the rows
 
 
 class AttentionCost(NamedTuple):
-    """What attention has in an operation's cost, beside its FLOPs."""
+    """The fields of an operation's cost that are specific to attention."""
 
     visible: int
     numbers: int = 0
@@ -52,33 +52,33 @@ class AttentionCost(NamedTuple):
 
 @dataclass
 class PassCost:
-    """How often each operation runs in a pass, and the bytes that are kept for the backward pass."""
+    """How often each operation runs in a pass, and the bytes saved for the backward pass."""
 
     ops: Counter[OpCost] = field(default_factory=Counter)
     saved: int = 0
-    kept: Counter[str] = field(default_factory=Counter)  # the same by the part that computed them
-    unlisted: int = 0  # operations that stand in the list as part of a total
-    beside: int = 0  # what only the host has to do: views, and on a CPU one expert after the other
-    calls: int = 0  # of modules; of a backward pass, those of the forward pass that it goes back through
+    kept: Counter[str] = field(default_factory=Counter)  # the same by model part
+    unlisted: int = 0  # launches that `ops` counts as part of a total
+    beside: int = 0  # host-only operations: views, and on a CPU the loop over experts
+    calls: int = 0  # module calls; for a backward pass those of its forward pass
 
     @property
     def flops(self) -> int:
-        """Of products, convolutions and attention."""
+        """FLOPs of matmuls, convolutions and attention."""
         return sum(count * op.flops for op, count in self.ops.items() if op.kind != "fourier")
 
     @property
     def fourier(self) -> int:
-        """Of Fourier transforms, 5 n log2 n for n complex numbers."""
+        """FLOPs of Fourier transforms, 5 n log2 n for n complex numbers."""
         return sum(count * op.flops for op, count in self.ops.items() if op.kind == "fourier")
 
     @property
     def bytes(self) -> int:
-        """Read and written, if every operation runs by itself."""
+        """Bytes read and written without fusion."""
         return sum(count * op.bytes for op, count in self.ops.items())
 
     @property
     def launches(self) -> int:
-        """Operations that compute or move something."""
+        """Number of operations that compute or move data."""
         return sum(self.ops.values()) + self.unlisted
 
     def by_part(self) -> dict[str, int]:
@@ -89,7 +89,7 @@ class PassCost:
         return found
 
     def plus(self, other: PassCost, times: int = 1) -> PassCost:
-        """This and `times` of another, which may be negative."""
+        """This cost plus `times` the other; `times` may be negative."""
         ops = Counter(self.ops)
         for op, count in other.ops.items():
             ops[op] += times * count
@@ -103,14 +103,14 @@ class PassCost:
         )  # fmt: skip
 
     def times(self, factor: float) -> PassCost:
-        """So much of everything."""
+        """The cost scaled by a factor."""
         ops = Counter({op: round(count * factor) for op, count in self.ops.items()})
         kept = Counter({part: round(size * factor) for part, size in self.kept.items()})
         whole = [round(n * factor) for n in (self.unlisted, self.beside, self.calls)]
         return PassCost(ops, round(self.saved * factor), kept, *whole)
 
 
-# ---------------------------------------------------------------- formulas, by the shapes of what goes in and comes out
+# ---------------------------------------------------------------- FLOP formulas by input and output shapes
 
 
 def product(out: Tensor, inner: int) -> int:
@@ -118,12 +118,12 @@ def product(out: Tensor, inner: int) -> int:
 
 
 def of_convolution(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> int:
-    """Every output sees a kernel over the channels of its group; transposed, every input does."""
+    """Every output (or input, if transposed) is multiplied with one kernel over the channels of its group."""
     return 2 * (x if transposed else out).numel() * math.prod(weight.shape[1:])
 
 
 def of_fourier(n: int, numel: int) -> int:
-    """`numel` complex numbers in transforms of length n."""
+    """FLOPs for `numel` complex numbers in transforms of length n."""
     return int(5 * numel * math.log2(max(2, n)))
 
 
@@ -142,63 +142,63 @@ FORMULAS: dict[Any, Callable[[Any, Any], int]] = {
     ATEN.convolution: lambda args, out: of_convolution(args[0], args[1], out, args[6]),
     ATEN.convolution_backward: convolution_backward,
 }
-FOURIER: dict[Any, Callable[[Any, Any], int]] = {  # a real transform takes half of a complex one
+FOURIER: dict[Any, Callable[[Any, Any], int]] = {  # a real transform costs half of a complex one
     ATEN._fft_r2c: lambda args, out: of_fourier(args[0].shape[args[1][0]], args[0].numel() // 2),
     ATEN._fft_c2r: lambda args, out: of_fourier(args[2], out.numel() // 2),
     ATEN._fft_c2c: lambda args, out: of_fourier(args[0].shape[args[1][0]], args[0].numel()),
 }
-CIRCLES = ("circle", "circle_forward", "circle_backward")  # convolutions along a circle, of mixers/fft.py
+CIRCLES = ("circle", "circle_forward", "circle_backward")  # circular convolutions of mixers/fft.py
 
 
 def of_circle(args: Any) -> int:
-    """Transforms of the input and the taps, and one back; numbers are pairs (..., size, 2)."""
+    """Transforms of the input and the taps, and one inverse; complex numbers are pairs (..., size, 2)."""
     x, taps = args[0], args[-1]
     return of_fourier(x.shape[-2], 2 * (x.numel() // 2) + taps.numel() // 2)
 
 
-FUNCTIONS = {  # of every number: exp, erf, tanh, a mean or a root
+FUNCTIONS = {  # functions of every element that are slow on a CPU
     ATEN._softmax, ATEN._softmax_backward_data, ATEN._log_softmax, ATEN.gelu, ATEN.gelu_backward, ATEN.silu,
     ATEN.silu_backward, ATEN.exp, ATEN.tanh, ATEN.sigmoid, ATEN.sin, ATEN.cos, ATEN.erf, ATEN.log, ATEN.softplus,
     ATEN.elu, ATEN.native_layer_norm, ATEN.native_layer_norm_backward, ATEN.native_group_norm,
     ATEN.native_batch_norm, ATEN.bernoulli_, ATEN.native_dropout, ATEN.rand, ATEN.where, ATEN.masked_fill,
 }  # fmt: skip
-UNFUSED = 3  # functions of an attention weight with dropout of our own: softmax, a draw of 16 bits, the mask
-LEARNED = 6  # of one with a bias that has gradients, which torch adds and normalises in steps
-# What a softmax takes for each number behind the last full vector of a row, in functions, forward and back: those are
-# computed one by one (18,432 rows of 9 numbers: 124 ns a row, of 16 numbers 14).
+UNFUSED = 3  # functions per attention weight with our own dropout: softmax, 16 random bits, the mask
+LEARNED = 6  # the same with a trainable bias, which torch adds and normalises in separate steps
+# Cost of a softmax, forward and backward, for each element beyond the last full SIMD vector of a row, in functions:
+# these are computed one by one (18,432 rows of 9 elements: 124 ns a row, of 16 elements: 14).
 LANES, BESIDE, BESIDE_BACK = 16, 30, 10
-BLOCK = 512  # keys that torch's kernel for CPUs computes at once; it leaves out blocks that causal order hides whole
-# Steps of a host that runs one expert after the other: a slice, a filled-up slice, a product, a slice again; back, two
-# products with their slices.
+BLOCK = 512  # keys per block of torch's CPU kernel; it skips blocks that causality masks entirely
+# Host operations per expert of the loop over experts: a slice, a padded slice, a matmul, a slice; backward, two matmuls
+# with their slices.
 EXPERT, EXPERT_BACK = 6, 10
-GATHERS = {ATEN.embedding, ATEN.index, ATEN.index_select, ATEN.gather}  # read as many numbers as they write
-FREE = {  # allocations whose content nobody reads, and facts without a tensor
+GATHERS = {ATEN.embedding, ATEN.index, ATEN.index_select, ATEN.gather}  # read as many elements as they write
+FREE = {  # allocations that are not initialized, and metadata
     ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.detach, ATEN.new_empty_strided,
 }  # fmt: skip
 
 
 class PassCounter(TorchDispatchMode):
-    """Adds up what runs in this thread, part by part."""
+    """Sums the cost of the operations in this thread, by model part."""
 
     def __init__(self, weights: nn.Module) -> None:
         super().__init__()
         self.cost = PassCost()
         self.part = "other"
         self.fixed = {storage_of(p) for p in (*weights.parameters(), *weights.buffers())}
-        self.dropout = 0.0  # of the attention weights, where the part at hand has it
+        self.dropout = 0.0  # of the attention weights in the current part
         self.biased = False
-        self.learned = False  # whether that bias has gradients, which the fused kernel of a CPU does not give
-        self.held: dict[int, Tensor] = {}  # storages that are kept, each with a tensor that keeps its number taken
+        self.learned = False  # whether the bias is trainable, which the fused CPU kernel does not support
+        self.held: dict[int, Tensor] = {}  # saved storages, each with a tensor that keeps its address from being reused
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and torch would load its compiler to say so: seconds for every first plan."""
+        """False, as nothing is compiled here; otherwise torch imports its compiler, seconds for every first plan."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         packet = func._overloadpacket
         known = packet in FORMULAS or packet in FOURIER
-        if not known and func.namespace == "aten":  # an operation made of others is counted by those
+        if not known and func.namespace == "aten":  # composite operations are counted by their parts
             with self:
                 made = func.decompose(*args, **(kwargs or {}))
             if made is not NotImplemented:
@@ -208,13 +208,13 @@ class PassCounter(TorchDispatchMode):
         return out
 
     def count(self, packet: Any, args: Any, out: Any) -> None:
-        """One operation, once its result is known."""
+        """Count one operation, after it ran."""
         if packet in FREE:
             return
         given, made = tensors(args), tensors((out,))
         if not made or (len(made) == 1 and any(storage_of(made[0]) == storage_of(x) for x in given[:1])
                         and not packet.__name__.endswith("_")):  # fmt: skip
-            self.cost.beside += 1  # a view moves nothing
+            self.cost.beside += 1  # a view moves no data
             return
         size = sum(bytes_of(x) for x in (*given, *made))
         name = packet.__name__
@@ -228,7 +228,7 @@ class PassCounter(TorchDispatchMode):
             flops, kind = count_forward(*(x.shape for x in args[:3]), args[3]), "attention"
         elif name == "attention_shape_backward":
             flops, kind = count_backward(*(x.shape for x in args[:4]), args[4]), "attention"
-        elif name == "grouped":  # the rows of all experts, whichever they chose
+        elif name == "grouped":  # the rows of all experts, whatever the routing
             flops, kind = product(out, args[0].shape[1]), "product"
         elif name == "grouped_backward":
             flops, kind = 2 * product(args[0], args[1].shape[1]), "product"
@@ -250,12 +250,12 @@ class PassCounter(TorchDispatchMode):
         self.cost.ops[OpCost(self.part, kind, *sizes)] += 1
 
     def attended(self, flops: int, q: Tensor, k: Tensor, pairs: int, *, forward: bool) -> AttentionCost:
-        """What attention takes, forward or backward, of which a query may see so many pairs in each head."""
+        """The cost of attention, forward or backward, with `pairs` unmasked pairs per head."""
         lines, both = q.shape[0] * q.shape[1], q.shape[2] * k.shape[2]
         weights, rest = lines * both, lines * q.shape[2] * (k.shape[2] % LANES)
         met = lines * min(both, pairs + q.shape[2] * BLOCK // 2)
         numbers = drawn = 0
-        # core/attend.py: where nothing is hidden or added a CPU drops by a draw of our own, else by torch's.
+        # core/attend.py: without a mask or bias a CPU uses our own dropout, else torch's.
         if self.learned:
             numbers = LEARNED * weights + BESIDE * rest if forward else BESIDE_BACK * rest
         elif self.dropout and (pairs < both or self.biased):
@@ -265,7 +265,7 @@ class PassCounter(TorchDispatchMode):
         return AttentionCost(flops * pairs // both, numbers, drawn, met, flops * met // weights)
 
     def keep(self, x: Tensor) -> Tensor:
-        """Note what the backward pass keeps, each storage once; weights are there anyway."""
+        """Count a tensor saved for the backward pass: each storage once, and no weights."""
         storage = storage_of(x)
         if storage not in self.held and storage not in self.fixed:
             self.held[storage] = x.detach()
@@ -275,12 +275,12 @@ class PassCounter(TorchDispatchMode):
 
 
 def storage_of(x: Tensor) -> int:
-    """Tensors that share memory have the same number."""
+    """An id that is the same for tensors sharing memory."""
     return x.untyped_storage()._cdata
 
 
 def tensors(given: Any) -> list[Tensor]:
-    """All tensors inside of lists and tuples."""
+    """All tensors in nested lists and tuples."""
     found: list[Tensor] = []
     for part in given:
         if isinstance(part, Tensor):
@@ -291,7 +291,7 @@ def tensors(given: Any) -> list[Tensor]:
 
 
 def bytes_of(x: Tensor) -> int:
-    """Of its numbers; one that is repeated along an axis is read once."""
+    """Bytes of a tensor's elements; an expanded axis counts once."""
     return math.prod(n for n, step in zip(x.shape, x.stride(), strict=True) if step) * x.element_size()
 
 
@@ -307,7 +307,7 @@ def trace(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> PassC
 
 
 def trace_training(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[PassCost, PassCost]:
-    """The cost of a forward pass that is trained with, which knows what is kept, and that of the backward pass."""
+    """The cost of a training forward pass, with its saved activations, and of the backward pass."""
     counter = PassCounter(net)
     counter.fixed |= {storage_of(x) for x in tensors(args)}
     with counter:
@@ -320,7 +320,7 @@ def trace_training(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any])
 
 
 def answers_of(out: Any) -> list[Tensor]:
-    """What a loss is taken of: the last that was computed."""
+    """The outputs that a loss would use: the last ones computed."""
     if isinstance(out, Tensor):
         return [out]
     for names in (("logits", "boxes", "patches"), ("pooled",), ("hidden",)):
@@ -332,8 +332,8 @@ def answers_of(out: Any) -> list[Tensor]:
 
 @contextmanager
 def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
-    """Count what each part does under its name, and calls of modules. The network is a throw-away on `meta`: hooks are
-    put on it."""
+    """Attribute operations to model parts and count module calls, by hooks on the network, a throw-away copy on
+    `meta`."""
     handles, at = [], list[str]()
 
     def called(module: nn.Module, args: Any) -> None:
@@ -364,7 +364,7 @@ def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
             ):  # fmt: skip
                 if mixer is not None:
                     share = getattr(spec, "dropout", 0.0) if net.training else 0.0
-                    learned = biased and net.training and relative.wide_bias  # from a table, as T5's
+                    learned = biased and net.training and relative.wide_bias  # from a learned table, as in T5
                     handles.append(mixer.register_forward_pre_hook(attends(share, biased, learned)))
     for part, module in parts_of(net):
         handles.append(module.register_forward_pre_hook(enter(part)))
@@ -377,7 +377,7 @@ def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
 
 
 def parts_of(net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that are a part by themselves, each once: embeddings, what mixes tokens, what mixes channels."""
+    """Each module with the part to which it belongs, once: embeddings, mixers, MLPs and heads."""
     seen: set[int] = set()
     for path, module in net.named_modules():
         named: list[tuple[str, Any]] = []
