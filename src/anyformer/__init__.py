@@ -1,6 +1,6 @@
 """anyformer: one Transformer, every kind of sequence.
 
-Names are loaded when first used, so that `import anyformer` and the command line's help cost next to nothing.
+Names are imported lazily, so that `import anyformer` and the command line's help are fast.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ WHERE = {
     "anyformer.training.setup.planned_source": ("plan",),
     "anyformer.training.train": ("Run", "resume", "train"),
 }  # fmt: skip
-# Where the classes are that a saved spec may name.
+# The modules that define the classes of saved specs.
 PARTS = (
     "norms",
     "positions",
@@ -254,7 +254,7 @@ def __getattr__(name: str) -> Any:
         if new_name is None:
             raise AttributeError(f"anyformer has no name {name!r}")
         return globals().get(new_name) or __getattr__(new_name)
-    # A spec finds its parts by name among imported classes, so the first use of any name brings in every part.
+    # A spec finds its parts by name among imported classes, so the first use of any name imports every part.
     for module in PARTS:
         importlib.import_module(f"anyformer.{module}")
     bring_installed_parts()
@@ -264,7 +264,7 @@ def __getattr__(name: str) -> Any:
 
 
 def bring_installed_parts() -> None:
-    """Parts that installed packages bring along, imported once; a package may use this one while it is imported."""
+    """Import the parts of installed packages, once; such a package may import anyformer meanwhile."""
     global installed_parts
     if not installed_parts:
         installed_parts = True

@@ -1,4 +1,4 @@
-"""`python -m anyformer`: the command line, for where the script `anyformer` is not on the path."""
+"""`python -m anyformer`: the command line, if the script `anyformer` is not on the path."""
 
 from anyformer.cli import main
 

@@ -1,4 +1,4 @@
-"""About: what `docs/parts.md` says of a part, kept in the file of the part itself."""
+"""About: the entry of a part in `docs/parts.md`, defined in the part's own file."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Counts and bytes for people: every way in which a large number is shortened, so that one quantity looks one way.
+"""Human-readable counts and bytes, formatted in one place for consistency.
 
-Bytes are binary (GiB) where memory or a model is meant, decimal (MB) where files on a disk or a budget given in MB are.
+Bytes are binary (GiB) for memory and models, decimal (MB) for files on disk and budgets given in MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-Scale = tuple[tuple[str, float], ...]  # units with how many they are, the largest first
+Scale = tuple[tuple[str, float], ...]  # (unit, factor) pairs, the largest first
 
 COUNTS: Scale = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 UNITS: Scale = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))  # before FLOP and the like
@@ -16,7 +16,7 @@ DECIMAL: Scale = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3))
 
 
 def largest_unit(value: float, scale: Iterable[tuple[str, float]]) -> tuple[str, float]:
-    """The largest unit that a number reaches, and how many it is; ("", 1) where it reaches none."""
+    """The largest unit not above a number, and its factor; ("", 1) if there is none."""
     return next(((name, step) for name, step in scale if value >= step), ("", 1))
 
 
@@ -24,7 +24,7 @@ def largest_unit(value: float, scale: Iterable[tuple[str, float]]) -> tuple[str,
 
 
 def count_text(value: float, unit: str = "", scale: Scale | None = None) -> str:
-    """A number in three digits: counts in thousands, millions and billions, what has a unit as units do.
+    """A number with three digits: counts in k, M and B, numbers with a unit with SI prefixes.
 
     >>> count_text(124439808), count_text(2e9), count_text(8.5e14, "FLOP"), count_text(12), count_text(2e9, scale=UNITS)
     ('124 M', '2 B', '850 TFLOP', '12', '2 G')
@@ -44,7 +44,7 @@ def count_to_a_tenth(value: float) -> str:
 
 
 def millions(value: float) -> str:
-    """A number of parameters where all of them are to be compared in one unit.
+    """A number of parameters in millions, for comparisons in one unit.
 
     >>> millions(124_439_808), millions(41_000)
     ('124.44 M', '0.04 M')
@@ -56,7 +56,7 @@ def millions(value: float) -> str:
 
 
 def binary_bytes(value: float) -> str:
-    """Bytes in three digits.
+    """Bytes with three digits.
 
     >>> binary_bytes(38654705664), binary_bytes(1536), binary_bytes(1011 * 2**20)
     ('36 GiB', '1.5 KiB', '1,011 MiB')
@@ -65,7 +65,7 @@ def binary_bytes(value: float) -> str:
 
 
 def decimal_bytes(value: float) -> str:
-    """Bytes in three digits, in units of a thousand.
+    """Bytes with three digits, in decimal units.
 
     >>> decimal_bytes(256_000_000), decimal_bytes(1_234), decimal_bytes(7)
     ('256 MB', '1.23 KB', '7 B')
@@ -81,7 +81,7 @@ def in_three_digits(value: float, scale: Scale) -> str:
 
 
 def steady_bytes(value: float) -> str:
-    """Bytes in the unit that leaves one to four digits, without digits that only flicker.
+    """Bytes in a unit that leaves one to four digits, without decimals that would flicker in a live display.
 
     >>> steady_bytes(812 * 2**20), steady_bytes(3.1 * 2**30), steady_bytes(512)
     ('812 MiB', '3.1 GiB', '512 B')
@@ -93,7 +93,7 @@ def steady_bytes(value: float) -> str:
 
 
 def megabytes(value: float) -> str:
-    """Bytes of prepared data on a disk.
+    """Bytes of prepared data on disk.
 
     >>> megabytes(12_345_678), megabytes(4_200_000_000)
     ('12.3 MB', '4,200.0 MB')
@@ -102,7 +102,7 @@ def megabytes(value: float) -> str:
 
 
 def gibibytes(value: float, digits: int = 2) -> str:
-    """Bytes of a device's memory, beside what it has in all.
+    """Bytes of a device's memory.
 
     >>> gibibytes(3 * 2**29), gibibytes(80 * 2**30, 1)
     ('1.50 GiB', '80.0 GiB')

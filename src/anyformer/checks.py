@@ -52,10 +52,10 @@ def answer_of(out: Any) -> Tensor:
 def causal(
     model: nn.Module, tokens: Tensor | None = None, *, bound: float | None = None, vocab: int | None = None
 ) -> Report:
-    """Whether the future reaches the past: other random tokens after position t, largest change at or before t.
+    """Causality: replace the tokens after position t by random ones; the largest change at or before t.
 
-    Changes are relative to the largest answer. The bound is 0, and rounding where a part does not promise bits (a mixer
-    with a Fourier transform, a mixture of experts: `Mixer.exact`, `Feed.exact`), unless given.
+    Changes are relative to the largest output. The default bound is 0, or the rounding error of parts that are not
+    exact (a mixer with a Fourier transform, a mixture of experts: `Mixer.exact`, `Feed.exact`).
     """
     size = vocab or vocab_of(model)
     tokens = random_tokens(model, size) if tokens is None else tokens
@@ -74,10 +74,10 @@ def causal(
 
 @torch.no_grad()
 def permutation(model: nn.Module, *inputs: Any, bound: float = 1e-6, seed: int = 0) -> Report:
-    """How far f(RX) is from R f(X) for a random order R of the words, patches or columns.
+    """Permutation equivariance: distance of f(RX) from R f(X) for a random permutation R of words, patches or columns.
 
-    Near 0 without positions and causal order, clearly above with them. Positions stay where they are while the tokens
-    move; a table's learned feature vectors are not positions and move with their column. Class tokens of images stay.
+    Near 0 without positions and causality, clearly above with them. Positions stay in place while the tokens move; a
+    table's learned feature vectors are not positions and move with their column. Class tokens of images stay in place.
     """
     spec = getattr(model, "spec", None)
     if spec is not None and not isinstance(spec, Model):
@@ -98,7 +98,7 @@ def permutation(model: nn.Module, *inputs: Any, bound: float = 1e-6, seed: int =
 
 
 def permuted_below_the_stack(model: nn.Module, inputs: tuple[Any, ...], seed: int) -> tuple[Tensor, Tensor]:
-    """f(RX) and R f(X) where X are the tokens that an embedding makes of pixels, sounds or columns."""
+    """f(RX) and R f(X), where X are the tokens of an embedding of pixels, audio or columns."""
     embed, stack = part(model, "embed"), part(model, "stack")
     context = embed.layout(*inputs)
     kept = stack(embed(*inputs, context=context), context)[0]
@@ -112,16 +112,16 @@ def permuted_below_the_stack(model: nn.Module, inputs: tuple[Any, ...], seed: in
             handle.remove()
     starts = [sum(len(one) for one in orders[:number]) for number in range(len(orders))]
     order = torch.cat([start + one for start, one in zip(starts, orders, strict=True)])
-    owned = ("mask", "key_mask", "documents", "key_documents")  # belong to the tokens and move with them
+    owned = ("mask", "key_mask", "documents", "key_documents")  # per-token values, which move with the tokens
     own = {name: given[:, order] for name in owned if (given := getattr(context, name)) is not None}
     return stack(x, replace(context, **own))[0], kept[:, order]
 
 
 def move_tokens(embed: nn.Module, seed: int, orders: list[Tensor]) -> list[Any]:
-    """Hooks that make an embedding give its tokens in another order under the same positions; `orders` gets the order.
+    """Hooks that permute an embedding's tokens but not its positions; the permutation is appended to `orders`.
 
-    An embedding adds positions to tokens. With its positions in the inverse order and the sums in the order, the tokens
-    have moved and the positions are back where they were.
+    An embedding adds positions to tokens. The hooks apply the inverse permutation to the positions and the permutation
+    to the sums, so that the tokens move and the positions are back in place.
     """
     lead, registers = (embed.spec.leading, embed.spec.registers) if isinstance(embed, PatchesModule) else (0, 0)
 
@@ -153,7 +153,7 @@ def random_order(length: int, seed: int) -> Tensor:
 @torch.no_grad()
 def cache(model: nn.Module, tokens: Tensor | None = None, *, prefill: int | None = None, bound: float = 1e-4,
           vocab: int | None = None) -> Report:  # fmt: skip
-    """How far prefill plus one-token steps is from one full pass."""
+    """KV cache: distance of prefill plus one-token decode steps from one full pass."""
     tokens = random_tokens(model, vocab) if tokens is None else tokens
     start = tokens.shape[1] // 2 if prefill is None else prefill
     if not 0 <= start <= tokens.shape[1]:
@@ -189,13 +189,13 @@ def padding(model: nn.Module, tokens: Tensor | None = None, *, side: str = "left
     return Report(f"padding on the {side}", (cut - alone).abs().max().item(), bound)
 
 
-# ---------------------------------------------------------------- what a law runs on
+# ---------------------------------------------------------------- inputs and models of the laws
 
 
 def runner(model: nn.Module, batch: int) -> Callable[..., Any]:
-    """How a law calls a model with ids: an encoder-decoder is asked about its decoder, after random sources.
+    """The function by which a law calls a model with ids; an encoder-decoder gets random sources.
 
-    A classifier is asked for all tokens, also those that its head does not read.
+    A classifier is run on all tokens, also those that its head does not read.
     """
     if isinstance(model, ModelModule) and model.skips_tokens:
         return model.before_head
@@ -263,7 +263,7 @@ def rounding_of(model: nn.Module) -> float:
 
 
 def part(model: nn.Module, name: str) -> Any:
-    """A named submodule, for laws that look below the whole."""
+    """A named submodule of a model, for laws that run its parts."""
     found = dict(model.named_children()).get(name)
     if found is None:
         raise UserError(f"{type(model).__name__} has no {name}", where="checks", fix="give a built Model")

@@ -1,6 +1,6 @@
-"""The command line: thin verbs over the library. stdout is data, stderr is messages.
+"""The command line: thin commands over the library. stdout is data, stderr is messages.
 
-Nothing heavy is imported at the top: `anyformer --help` must answer at once, so each verb imports what it needs.
+Nothing heavy is imported at the top, so that `anyformer --help` is fast: each command imports what it needs.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from anyformer.own_parts import import_installed, import_modules, take_imports
 from anyformer.training.distributed.world import read_world, wait_before_exit
 from anyformer.version import __version__
 
-# What the system says of a name or place that somebody chose: not there, not allowed, too long, in a circle.
+# Errors of a path given by the user: missing, not permitted, too long, or a symlink loop.
 UNUSABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
             errno.EISDIR)  # fmt: skip
 WORKSPACE = ":4096:8"  # eight buffers of 4 MiB
-SPINS = "1000"  # turns of waiting before a thread sleeps: tens of microseconds; left alone it is 300,000
+SPINS = "1000"  # spins before a waiting thread sleeps: tens of microseconds; the default is 300,000
 
 # Plain help (no boxes): measured 0.08 s against 0.22 s with rich, and it reads the same in a log.
 app = typer.Typer(
@@ -65,11 +65,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=True,
-    context_settings={"help_option_names": ["--help", "-h"]},  # every verb inherits it
+    context_settings={"help_option_names": ["--help", "-h"]},  # inherited by every command
 )
 
 
-# ---------------------------------------------------------------------------------------------------- verbs
+# ---------------------------------------------------------------------------------------------------- commands
 
 
 @app.callback(invoke_without_command=True)
@@ -154,7 +154,7 @@ def presets(
     for name in names:
         spec = anyformer.preset(name)
         count = count_parameters(spec.build(device="meta"))
-        # Without the running means of batch norms, which nobody learns.
+        # Without the running statistics of batch norms, which are not trained.
         found.append((name, count.learning, count.active - (count.total - count.learning), cache_bytes_per_token(spec)))
     if as_json:
         keys = ("name", "parameters", "active", "kv_bytes_per_token")
@@ -171,11 +171,11 @@ def presets(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and answer with its exit code: 0 done, 1 our bug, 2 user error, 4 resources, 130 stopped."""
+    """Run the command line and return its exit code: 0 done, 1 our bug, 2 user error, 4 resources, 130 stopped."""
     given = list(sys.argv[1:] if args is None else args)
     if args is None:
-        atexit.register(gc.freeze)  # else Python's end looks through all that torch made: half a second a command
-    # --debug and --import may stand anywhere, also behind the verb.
+        atexit.register(gc.freeze)  # else the garbage collector traverses all of torch's objects at exit: half a second
+    # --debug and --import are allowed anywhere, also after the command.
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
     world = read_world(os.environ)
@@ -187,7 +187,7 @@ def main(args: Sequence[str] | None = None) -> int:
         import_modules(modules)
         if given and not given[0].startswith("-") and not {"--help", "-h"} & set(given):
             import_installed()
-        # Called from Python, a command begins with the call; typed, with its process.
+        # Time is measured from the call in Python, from the start of the process in a shell.
         started = time.perf_counter() - (process_age() if args is None else 0.0)
         launch = Launch(world, started)
         result = whole_command().main(args=given, prog_name="anyformer", standalone_mode=False, obj=launch)
@@ -195,7 +195,7 @@ def main(args: Sequence[str] | None = None) -> int:
         result = INTERRUPTED
     except typer.TyperException as error:
         _trace(debug)
-        if world.local_rank:  # the first process of a machine says it for all
+        if world.local_rank:  # only the first process of a machine reports it
             wait_before_exit(world)
             return USER_ERROR
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
@@ -203,7 +203,7 @@ def main(args: Sequence[str] | None = None) -> int:
         _trace(debug)
         wait_before_exit(world)
         return error.exit_code
-    except Stopped as stop:  # asked for, and everything is saved
+    except Stopped as stop:  # on request, with everything saved
         note_line(str(stop))
         return stop.exit_code
     except UserError as error:
@@ -235,32 +235,32 @@ def main(args: Sequence[str] | None = None) -> int:
 
 @cache
 def whole_command() -> typer.core.TyperGroup:
-    """Every verb with its options. Made once: for who calls `main` often, making it would cost most of a short verb."""
+    """All commands with their options, built once: building takes longer than a short command."""
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     return group
 
 
 def let_threads_sleep(given: Sequence[str]) -> None:
-    """Before torch is loaded: threads of a training that wait for each other go to sleep soon instead of spinning.
+    """Before torch is imported: let waiting OpenMP threads of a training sleep soon instead of spinning.
 
-    One that spins holds the core that the other needs as soon as another program wants one too: a step on two cores
-    then took 3.5 times as long on a quiet machine and 30 times on a busy one, and twice as long with this
-    (benchmarks/busy_neighbour.py). Who set it otherwise keeps that.
+    A spinning thread occupies the core that another thread needs, as soon as another program runs too: a step on two
+    cores then took 3.5 times as long on a quiet machine and 30 times on a busy one, and twice as long with this
+    (benchmarks/busy_neighbour.py). Variables set by the user are kept.
     """
     if given[:1] and given[0] in ("train", "resume", "demo") and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def fix_workspace(given: Sequence[str]) -> None:
-    """Before torch is loaded: cuBLAS repeats its sums only with a fixed workspace, so that a run which asks for
-    deterministic algorithms can have them. On recent GPUs it is the size that torch takes anyway."""
+    """Before torch is imported: fix the cuBLAS workspace, without which deterministic algorithms are not available. On
+    recent GPUs it is torch's default size."""
     if given[:1] and given[0] in ("train", "resume", "demo"):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
 
 
 def arm_faults(asked: str) -> None:
-    """Let a test break a run at a named point; see anyformer.faults."""
+    """Arm fault injection for tests; see anyformer.faults."""
     if asked:
         from anyformer import faults
 
@@ -276,13 +276,13 @@ def _complain(what: str, *details: str, exit_code: int) -> int:
 
 
 def _trace(wanted: bool) -> None:
-    """The traceback without the values of locals: those may hold a user's data."""
+    """Print the traceback without local variables, which may hold a user's data."""
     if wanted:
         note(traceback.format_exc())
 
 
 def every_option() -> dict[str, list[str]]:
-    """Every verb with the options it takes, and under "" those that stand before a verb."""
+    """The options of every command, and under "" those before a command."""
     group = whole_command()
     found = {"": group.params} | {name: command.params for name, command in group.commands.items()}
     return {
@@ -292,7 +292,7 @@ def every_option() -> dict[str, list[str]]:
 
 
 def _out_of_resources(error: Exception) -> bool:
-    """Disk or memory ran out, as Python or as torch says it (torch is asked only if a verb has imported it)."""
+    """Whether disk or memory ran out, in Python or in torch (if it has been imported)."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
     torch = sys.modules.get("torch")

@@ -1,8 +1,7 @@
-"""Public names that were renamed and still work: what a name is called now, since when, and when the old one goes.
+"""Deprecated aliases of renamed public names: the new name, the version that renamed it, and when the alias goes.
 
-A public name is never taken away at once. Its old name stays for at least two minor versions, warns, and answers with
-the new one; a test fails when an entry has outlived its last version. A release that renames something adds a line to
-`DEPRECATED`.
+The old name of a public name stays for at least two minor versions as an alias that warns; a test fails when an entry
+has outlived its last version. A release that renames something adds a line to `DEPRECATED`.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import NamedTuple
 
 from anyformer.log import Log
 
-KEPT = 2  # minor versions that an old name still works, at least
+KEPT = 2  # least number of minor versions that an old name still works
 
 
 class Renamed(NamedTuple):
-    """What takes the place of an old name, the version that renamed it, and the version in which it is gone."""
+    """The new name, the version that renamed it, and the version without the old name."""
 
     now: str
     since: str
@@ -27,7 +26,7 @@ DEPRECATED: dict[str, Renamed] = {}
 
 
 def find_new_name(name: str) -> str | None:
-    """What an old name is called now, with a warning at the line that used it; None for a name that is current."""
+    """The new name of a deprecated one, with a warning at the caller's line; None if it is not deprecated."""
     found = DEPRECATED.get(name)
     if found is None:
         return None
@@ -40,7 +39,7 @@ def find_new_name(name: str) -> str | None:
 
 
 def log_of(log: Log, say: Log | None) -> Log:
-    """Where a public function sends its lines: `say` was the parameter's name before 0.2.0, and warns at that line."""
+    """The log of a public function; `say`, the parameter's name before 0.2.0, warns at the caller's line."""
     if say is None:
         return log
     warnings.warn("the parameter say is called log since 0.2.0 and goes in 0.4.0", FutureWarning, stacklevel=3)
@@ -58,7 +57,7 @@ def minor(version: str) -> tuple[int, int]:
 
 
 def is_long_enough(entry: Renamed) -> bool:
-    """Whether an old name keeps working for as long as is promised; a new major version ends all of them.
+    """Whether an alias stays for at least KEPT minor versions, or until the next major version.
 
     >>> is_long_enough(Renamed("Model", since="0.2.0", gone_in="0.4.0"))
     True

@@ -76,7 +76,7 @@ class Stopped(UserError):
 
 
 class AlreadyReported(Exception):
-    """Another process of the same training has said why it ends; this one ends with the same exit code, silently."""
+    """Another process of the same training has reported the error; this one exits silently with the same code."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"reported by another process (exit code {exit_code})")
@@ -86,7 +86,7 @@ class AlreadyReported(Exception):
 def check_range(
     part: str, name: str, value: float | None, least: float, most: float | None = None, *, fix: str
 ) -> None:
-    """Refuse a number outside its bounds, both of which are allowed, by the name of its own setting; None passes.
+    """Raise an error for a number outside the inclusive bounds, naming its setting; None passes.
 
     >>> check_range("Stack", "depth", -1, 0, fix="use 4")
     Traceback (most recent call last):
@@ -99,7 +99,7 @@ def check_range(
 
 
 def check_at_least(part: str, name: str, value: float | None, least: float, *, fix: str) -> None:
-    """Refuse a number below its least value, by the name of its own setting; None passes.
+    """Raise an error for a number below its minimum, naming its setting; None passes.
 
     >>> check_at_least("Attention", "heads", 0, 1, fix="use 8")
     Traceback (most recent call last):
@@ -111,7 +111,7 @@ def check_at_least(part: str, name: str, value: float | None, least: float, *, f
 def check_fraction(
     part: str, name: str, value: float | None, *, zero: bool = True, one: bool = False, fix: str
 ) -> None:
-    """Refuse a number outside 0 to 1, by the name of its own setting; `zero` and `one` say whether these are allowed.
+    """Raise an error for a number outside 0 to 1, naming its setting; `zero` and `one`: whether these are allowed.
 
     >>> check_fraction("MLP", "dropout", 2, fix="use 0.1")
     Traceback (most recent call last):
@@ -123,7 +123,7 @@ def check_fraction(
     raise UserError(f"{name} {value} is outside {interval}", where=f"{part}.{name}", fix=fix)
 
 
-MOST = 12  # names listed where none is near
+MOST = 12  # names listed if none is near
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -170,7 +170,7 @@ def told_apart(name: str, near: str) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A closing half-sentence: the nearest name, or all names where none is near."""
+    """A hint for an error: the nearest name, or all names if none is near."""
     known = sorted(set(choices))
     near = nearest(name, known)
     if near is not None:

@@ -1,4 +1,4 @@
-"""Optional packages: which extra of anyformer installs each, and one sentence where one is missing."""
+"""Optional packages: the extra of anyformer that installs each, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from anyformer.errors import UserError
 
 
 class Package(NamedTuple):
-    """A package that `import anyformer` does not need."""
+    """An optional dependency."""
 
     package: str  # its name for pip
     extra: str  # the extra of anyformer that installs it
 
 
-# By the name it is imported under. A package that several extras bring is asked for by the one most people want.
+# By import name. For a package in several extras, the most common one is given.
 OPTIONAL_PACKAGES = {
     "typer": Package("typer", "cli"),
     "rich": Package("rich", "cli"),
@@ -46,7 +46,7 @@ def is_installed(module: str) -> bool:
 
 
 def install_command(module: str) -> str:
-    """What to type where a module is missing.
+    """The command that installs a missing module.
 
     >>> install_command("PIL")
     "pip install 'anyformer[train]'"
@@ -55,7 +55,7 @@ def install_command(module: str) -> str:
 
 
 def require(module: str, purpose: str, *, where: str = "", or_else: str = "") -> None:
-    """Refuse what cannot be done without an optional package, before any work.
+    """Raise an error if an optional package is missing, before any work.
 
     `purpose` begins the sentence, with its verb: "pictures need", "Marian's tokenizer needs".
     """
@@ -64,7 +64,7 @@ def require(module: str, purpose: str, *, where: str = "", or_else: str = "") ->
 
 
 def missing(module: str, purpose: str = "this needs", *, where: str = "", or_else: str = "") -> UserError:
-    """The error for a missing package: what needs it, and which extra brings it.
+    """The error for a missing package: what needs it, and which extra installs it.
 
     >>> str(missing("yaml", "settings in YAML need"))
     "settings in YAML need the package pyyaml, which is not installed; pip install 'anyformer[cli]'"
@@ -74,6 +74,6 @@ def missing(module: str, purpose: str = "this needs", *, where: str = "", or_els
 
 
 def explain_import(error: ModuleNotFoundError) -> UserError | None:
-    """An import that failed, told as `missing` does; None where the module is none of anyformer's extras."""
+    """The `missing` error for a failed import; None if no extra of anyformer installs the module."""
     module = (error.name or "").partition(".")[0]
     return missing(module) if module in OPTIONAL_PACKAGES else None

@@ -1,7 +1,7 @@
-"""Named points at which a test may break a run, so that every promise about crashes can be tried for real.
+"""Fault injection at named points of a run, so that tests can verify every guarantee about crashes.
 
-Nothing happens unless `arm` was called, which only the command line does, from ANYFORMER_FAULT: `kill@manifest:2`
-kills the process the second time a save reaches its manifest.
+Inactive unless `arm` was called, which only the command line does, from ANYFORMER_FAULT: `kill@manifest:2` kills the
+process the second time that a save reaches its manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from anyformer.errors import UserError, did_you_mean
 
-# Those of a save, in the order in which it comes to them; the tests kill a process at each.
+# Points of a save, in order; the tests kill a process at each.
 SAVING = ("weights", "optimizer", "state", "before-manifest", "manifest", "before-rename", "renamed", "before-delete",
           "deleted")  # fmt: skip
 POINTS = ("settled", "step", "gradients", *SAVING, "saved", "evaluated", "scored", "finished")
@@ -29,7 +29,7 @@ reached: dict[str, int] = {}
 
 
 def arm(words: str) -> None:
-    """Read `action@point:count`, several separated by commas."""
+    """Parse and arm `action@point:count`, several separated by commas."""
     armed.clear()
     reached.clear()
     for word in filter(None, words.split(",")):
@@ -43,7 +43,7 @@ def arm(words: str) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No point is counted inside: trial steps before the first one are not steps of the run."""
+    """Disable all points inside, for trial steps that are not steps of the run."""
     kept = dict(armed)
     armed.clear()
     try:
@@ -53,7 +53,7 @@ def paused() -> Iterator[None]:
 
 
 def point(name: str) -> str:
-    """The run has come to a named point; the action due here that the caller must carry out itself, or nothing."""
+    """Reached a named point: run the armed action; returns one that the caller must carry out itself, or ""."""
     if name not in armed:
         return ""
     reached[name] = reached.get(name, 0) + 1
@@ -63,7 +63,7 @@ def point(name: str) -> str:
     if action in ("kill", "term", "int"):
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[action])
     if action == "sleep":
-        time.sleep(3600)  # for ever, as far as anybody waits
+        time.sleep(3600)  # longer than any test waits
     if action == "enospc":
         raise OSError(errno.ENOSPC, "No space left on device")
     if action == "eio":

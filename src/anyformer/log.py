@@ -1,4 +1,4 @@
-"""Log: where lines for people go, one decision or result each."""
+"""Log: a function for progress lines, one decision or result each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ Log = Callable[[str], None]
 
 
 def silence(line: str) -> None:
-    """Where lines go that nobody wants."""
+    """A log that drops all lines."""
 
 
 def keep_lines(log: Log) -> tuple[list[str], Log]:
-    """A list, and a log that adds each line to it as well.
+    """A list, and a log that also appends each line to it.
 
     >>> lines, log = keep_lines(silence)
     >>> log("rows     12")

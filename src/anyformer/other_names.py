@@ -1,4 +1,4 @@
-"""What other programs call a setting. Nothing is imported, so that specs and the command line may look here at once."""
+"""Names of settings in other libraries, for "did you mean". No imports, so that it is cheap for the command line."""
 
 from collections.abc import Container
 
@@ -40,7 +40,7 @@ OTHER_NAMES = {
     "objective.num_beams": ("beams", "beam_size", "beam_width"),
 }  # fmt: skip
 
-# What parts from outside may still call a question of their slot.
+# Former names of slot methods that user-defined parts may still override.
 OLD_ANSWERS = {
     "biased": "has_bias", "adds": "has_layer_positions", "looks": "has_cross_attention",
     "answers_some": "supports_token_subset", "reads_some": "reads_token_subset",
@@ -48,7 +48,7 @@ OLD_ANSWERS = {
 
 
 def setting_called(path: str) -> str | None:
-    """The setting that other programs call by this name or path, or None; where two fit, the one in the same place.
+    """The setting that other libraries call by this name or path, or None; of several, the one with the same parent.
 
     >>> setting_called("learning_rate"), setting_called("steps"), setting_called("data.words.length")
     ('training.optimizer.lr', None, 'data.tokenizer.max_length')
@@ -63,7 +63,7 @@ def setting_called(path: str) -> str | None:
 
 
 def field_called(name: str, fields: Container[str]) -> str | None:
-    """The one of these fields that other programs call `name`, or None.
+    """The one of these fields that other libraries call `name`, or None.
 
     >>> field_called("rate", ["lr", "betas"]), field_called("betas", ["lr", "betas"])
     ('lr', None)

@@ -1,8 +1,8 @@
-"""Parts, tasks and kinds of column from outside the library: a module of the user's that is imported makes them known.
+"""User-defined parts, tasks and column kinds, which are registered by importing their module.
 
 `--import MODULE` on the command line and packages with an entry point in the group `anyformer.parts` are imported
-before any work; in Python an `import` does the same. A folder is never a reason to import anything: whoever opens one
-must say whose code to run.
+before any work; in Python an `import` does the same. Opening a folder never imports code: the user must name the
+module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HINT = " (a part of your own needs --import MODULE)"
 
 
 def take_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a command line without `--import MODULE`, which may stand anywhere, and the modules.
+    """Split a command line into the words without `--import MODULE`, which may be anywhere, and the modules.
 
     >>> take_imports(["train", "--import", "mine", "a.csv", "--import=yours"])
     (['train', 'a.csv'], ['mine', 'yours'])
@@ -41,7 +41,7 @@ def take_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import modules of the user's, found as `python -m` finds them: in this folder, or installed."""
+    """Import the user's modules, found as by `python -m`: in the working directory, or installed."""
     here = os.getcwd()
     if names and here not in sys.path:
         sys.path.insert(0, here)
@@ -50,7 +50,7 @@ def import_modules(names: Sequence[str]) -> None:
 
 
 def import_installed() -> None:
-    """Import what installed packages bring along."""
+    """Import the parts of installed packages, by their entry points."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP):
@@ -58,7 +58,7 @@ def import_installed() -> None:
 
 
 def import_module(name: str, *, where: str) -> None:
-    """Import one module; what is wrong with it is said in one line."""
+    """Import one module; any failure is a one-line UserError."""
     if name.endswith(".py") or "/" in name:
         fix = f"write {OPTION} {os.path.basename(name).removesuffix('.py')}, from the folder it lies in"
         raise UserError("a module is named, not a file", where=where, fix=fix)
@@ -70,27 +70,27 @@ def import_module(name: str, *, where: str) -> None:
         raise UserError(what, where=where, fix="run it from the folder the module lies in, or install it") from None
     except UserError:
         raise
-    except Exception as error:  # whatever somebody's module may raise
+    except Exception as error:  # a user's module may raise anything
         what = f"the module cannot be imported: {type(error).__name__}: {error}"
         raise UserError(what, where=where, fix="fix the module") from error
 
 
 def modules_outside(kinds: Sequence[type]) -> list[str]:
-    """The modules that classes from outside the library come from; those of a script have no name to import by."""
+    """The modules of user-defined classes, without `__main__`, which cannot be imported by name."""
     found = {kind.__module__ for kind in kinds}
     return sorted(name for name in found if name.partition(".")[0] != "anyformer" and name != "__main__")
 
 
 class UnknownPart(UserError):
-    """A part or a task that no imported module defines; the nearest name, or how to bring one's own."""
+    """An unknown part or task; hints at the nearest name, and at --import for one's own."""
 
     @classmethod
     def named(cls, name: str, what: str, known: Iterable[str], *, where: str) -> UnknownPart:
-        """The error for a name that is not among those known."""
+        """The error for an unknown name."""
         return cls(what, where=where, fix=did_you_mean(name, known) + HINT)
 
     def of_run(self, modules: Sequence[str]) -> UnknownPart:
-        """The same in a run that says which modules it needs."""
+        """The same error for a run that lists the modules it needs."""
         missing = [name for name in modules if name not in sys.modules]
         if not missing:
             return self

@@ -1,4 +1,4 @@
-"""Worker processes end with the process that started them, also where it was killed and could tell them nothing."""
+"""Worker processes end with their parent process, even if that was killed and could not stop them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import threading
 import time
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-INTERVAL = 0.5  # seconds between two looks
+INTERVAL = 0.5  # polling interval in seconds
 
 
 def end_with_parent(parent: int) -> None:
-    """Called in a forked worker: end this process as soon as `parent`, the process that forked it, is gone."""
+    """Called in a forked worker: exit as soon as `parent`, the process that forked it, has ended."""
     if sys.platform == "linux":
-        # At once, and also while a decoder keeps the interpreter's lock. The kernel means the thread that forked: it is
-        # the one that uses the workers, and ends after them.
+        # Immediate, even while a decoder holds the GIL. The kernel watches the thread that forked: it is the one that
+        # uses the workers, and ends after them.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    end_if_orphaned(parent)  # it may have gone before it was asked about
+    end_if_orphaned(parent)  # it may have ended before the prctl
     threading.Thread(target=watch, args=(parent,), name="parent-death", daemon=True).start()
 
 
 def watch(parent: int) -> None:
-    """Look from time to time, as no other system tells."""
+    """Poll for the parent's end; the signal exists on Linux only."""
     while True:
         time.sleep(INTERVAL)
         end_if_orphaned(parent)
 
 
 def end_if_orphaned(parent: int) -> None:
-    """End this process when its parent has ended: then the parent's id is another."""
+    """Exit if the parent has ended, which changes the parent's pid."""
     if os.getppid() != parent:
         os._exit(1)

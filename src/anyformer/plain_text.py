@@ -1,4 +1,4 @@
-"""Text from data, made safe for a terminal or a log: what it says stays readable, what it would do is escaped."""
+"""Make text from data safe for terminals and logs: control characters are escaped, the rest stays readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JOINERS = frozenset("\u200c\u200d")
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, what would act on a terminal or forge a line of a log as its escape.
+    r"""The text on one line; characters that would control a terminal or forge a log line are escaped.
 
     >>> printable("a\x1b[31mred\nnext")
     'a\\x1b[31mred\\nnext'
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def is_active(character: str) -> bool:
-    """Whether a terminal or a reader of lines would act on the character instead of showing it."""
+    """Whether a terminal or a line reader would interpret the character instead of showing it."""
     return character not in JOINERS and unicodedata.category(character) in ESCAPED_CATEGORIES
 
 

@@ -1,8 +1,8 @@
-"""Files: reading what somebody else made, bounded and never as code; writing whole or not at all.
+"""Safe file access: bounded reads of untrusted files, never as code, and atomic writes.
 
-A run may come from elsewhere. A link under the name of its log would have us append to any file of the user, so files
-are opened without following links, and only a plain file with one name is appended to. A disk may be full: what was
-there before stays.
+A run folder may be untrusted: a link in place of its log would make us append to any file of the user. So files are
+opened without following links, and only regular files with a single hard link are appended to. If the disk is full,
+the old file stays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from anyformer.errors import NoRoom, UserError
 
-LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
+LIMIT = 128 * 2**20  # bytes of any file except weights; the largest public tokenizers are near 35 MB
 MOST_VALUES = (
     4_000_000  # of a JSON file; each takes some hundred bytes of memory. The largest tokenizers have two million
 )
@@ -33,7 +33,7 @@ BLOCK = 2**22  # bytes hashed at a time
 
 
 def inside(folder: Path, name: str, *, where: str = "") -> Path:
-    """The path of a file named by data; only a plain name that stays in the folder, also through links, is accepted."""
+    """The path of a file whose name comes from data; it must be a plain name and stay in the folder, links resolved."""
     if not name or name != Path(name).name or name in (".", "..") or "\\" in name or "\0" in name:
         raise UserError(f"{name[:80]!r} is not a plain file name", where=where or folder.name, fix="repair the file")
     path = folder / name
@@ -43,7 +43,7 @@ def inside(folder: Path, name: str, *, where: str = "") -> Path:
 
 
 def stays(folder: Path, link: Path) -> bool:
-    """Whether a link ends in the folder, or in a hub's own store of files beside it."""
+    """Whether a link points into the folder, or into the `blobs` of a Hugging Face hub cache."""
     try:
         target, home = link.resolve(), folder.resolve()
     except (OSError, RuntimeError):  # a link to itself
@@ -52,7 +52,7 @@ def stays(folder: Path, link: Path) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A plain file to read from; an `OSError` where it is a folder, a device or a pipe, which could be waited for."""
+    """Open a regular file for reading; an `OSError` for a folder, a device or a pipe, which could block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return os.fdopen(handle, "rb")
@@ -61,7 +61,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file, if it is there and not larger than `LIMIT`."""
+    """The whole file, if it exists and is not larger than `LIMIT`."""
     try:
         if not path.is_file():
             raise UserError("the file is not there", where=path.name, fix="copy the whole folder")
@@ -101,7 +101,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each whole line of a growing file that holds a JSON object, as text and as object; all else is passed over."""
+    """Each complete line of a growing file that is a JSON object, as text and as object; all others are skipped."""
     try:
         with open_regular(path) as file:
             for raw in file:
@@ -117,7 +117,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def short(error: BaseException) -> str:
-    """An error of another library on part of one line."""
+    """The start of another library's error message, on one line."""
     return " ".join(str(error).split())[:120]
 
 
@@ -131,24 +131,24 @@ def digest(path: Path) -> str:
 
 
 def digest_of_all(paths: Sequence[Path]) -> str:
-    """That of a file, or of the digests of several in their order."""
+    """The digest of one file, or of the digests of several in order."""
     if len(paths) == 1:
         return digest(paths[0])
     return hashlib.sha256("".join(map(digest, paths)).encode()).hexdigest()
 
 
-LONGEST_NAME = 255  # bytes of one name, on every file system that matters here
-LONGEST_PATH = 3840  # bytes that leave room for the names within a run, of the 4,096 that Linux takes
+LONGEST_NAME = 255  # bytes of a file name, on all common file systems
+LONGEST_PATH = 3840  # bytes of a path: Linux allows 4,096, the rest is for names within a run
 PART = ".part"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UNWRITABLE = (*FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
-PART_MARK = 16  # bytes that the name of an unfinished file has more than its final name, at most
+PART_MARK = 16  # most bytes added to a file's name while it is written
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a plain file with one name; a link, a folder or a pipe of that name is refused."""
+    """Open a regular file with a single hard link; raise an error for links, folders and pipes."""
     try:
-        # Without O_NONBLOCK opening a pipe would wait for its other end.
+        # Without O_NONBLOCK opening a pipe would block until its other end is opened.
         handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
         kind = {errno.ELOOP: "a symbolic link", errno.EMLINK: "a symbolic link", errno.EISDIR: "a folder",
@@ -168,25 +168,25 @@ def not_plain(path: Path, kind: str) -> UserError:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text at the end of a plain file, which is made if it is not there."""
+    """Append text to a regular file, which is created if missing."""
     with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         file.write(encode_utf8(text))
 
 
 def encode_utf8(text: str) -> bytes:
-    """UTF-8; half a surrogate pair, as in a file name that is not UTF-8, becomes its escape, which JSON can read."""
+    """UTF-8; lone surrogates, as in a file name that is not UTF-8, become escapes, which JSON can read."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def replace_file(path: Path, data: str | bytes) -> None:
-    """Write a file that is there whole or not at all, whatever happens; one of that name before it is replaced."""
+    """Write a file atomically, replacing an existing one."""
     with replacing(path) as part:
         part.write_bytes(encode_utf8(data) if isinstance(data, str) else data)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` to write into, which takes its name at the end; it is removed where that fails."""
+    """A temporary file beside `path` to write to, renamed to it on success and removed on failure."""
     if path.is_dir() and not path.is_symlink():
         raise not_plain(path, "a folder")
     remove_unfinished(path)
@@ -204,18 +204,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def claim_file(path: Path) -> tuple[Path, int]:
-    """A new file `.name.1234abcd.part` and the lock on it, by which others see that somebody is writing it."""
+    """Create `.name.1234abcd.part` and lock it, so that other processes see that it is in use."""
     name = cut_to(path.name, LONGEST_NAME - PART_MARK)
     while True:
         part = path.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         if hold_lock(handle) and is_at(handle, part):
             return part, handle
-        os.close(handle)  # another process took it for a leftover, between its making and its lock
+        os.close(handle)  # another process removed it as a leftover before it was locked
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what a process left that was killed while it wrote this file; a living one holds the lock."""
+    """Remove temporary files of this path left by killed processes; a living one holds the lock."""
     name = glob.escape(cut_to(path.name, LONGEST_NAME - PART_MARK))
     for part in path.parent.glob(f".{name}.{'[0-9a-f]' * 8}{PART}"):
         with suppress(OSError, UserError):
@@ -228,13 +228,13 @@ def remove_unfinished(path: Path) -> None:
 
 
 def check_disk_space(folder: Path, needed: int) -> None:
-    """Refuse before writing what cannot fit."""
+    """Raise an error before writing if the disk has too little space."""
     if needed and shutil.disk_usage(folder).free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def hold_lock(handle: int) -> bool:
-    """Take the lock of an open file, if nobody has it; it ends with the descriptor, so with the process."""
+    """Try to lock an open file; the lock is released with the descriptor, at the latest with the process."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -243,7 +243,7 @@ def hold_lock(handle: int) -> bool:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Whether the open file still has this name: a lock on one that was removed keeps nobody out."""
+    """Whether the open file is still at this path: a lock on a removed file protects nothing."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -252,17 +252,17 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder within one of ours, if it is not there; a file of that name is refused, and so is a link."""
+    """Create a folder inside one of ours if missing; raise an error for a file or a link of that name."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise not_plain(path, "not a folder") from None
-    if path.is_symlink():  # what is written into it would land elsewhere
+    if path.is_symlink():  # files would be written elsewhere
         raise not_plain(path, "a symbolic link")
 
 
 def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
+    """Flush a file or folder to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -271,12 +271,12 @@ def flush(path: Path) -> None:
 
 
 def cut_to(name: str, limit: int) -> str:
-    """As much of a name as has no more than `limit` bytes."""
+    """A name truncated to `limit` bytes."""
     return os.fsdecode(os.fsencode(name)[:limit])
 
 
 def check_output_name(path: Path, option: str) -> None:
-    """Refuse a name that no file system takes, or that cannot be written down, before any work is done."""
+    """Raise an error for an output path that is too long or not UTF-8, before any work is done."""
     if len(os.fsencode(path.absolute())) > LONGEST_PATH:
         raise UserError(f"the path has more than {LONGEST_PATH} bytes", where=option, fix="give a shorter one")
     for part in path.parts:
@@ -299,7 +299,7 @@ def check_output_name(path: Path, option: str) -> None:
 def writing(
     place: Path, needed: int = 0, *, noticed: tuple[int, ...] = UNWRITABLE, fix: str = "make room and try again"
 ) -> Iterator[None]:
-    """Say in one line what a disk that is full, read-only or failing did to what is written inside."""
+    """Turn errors of a full, read-only or failing disk into a one-line NoRoom."""
     try:
         yield
     except OSError as error:
@@ -312,7 +312,7 @@ def writing(
 
 
 def free_space(place: Path) -> str:
-    """What the disk of a file or folder, which need not be there yet, has left."""
+    """Free space on the disk of a path, which need not exist yet."""
     try:
         free = shutil.disk_usage(next(p for p in (place, *place.absolute().parents) if p.is_dir())).free
     except (OSError, StopIteration):
@@ -322,10 +322,10 @@ def free_space(place: Path) -> str:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for what is thrown away at the end."""
+    """A temporary folder, removed at the end."""
     try:
         parent = Path(tempfile.gettempdir())
-    except FileNotFoundError:  # it tries to write into each place that the system names
+    except FileNotFoundError:  # tempfile tried all candidate folders
         raise NoRoom(
             "no folder for temporary files can be written", where="TMPDIR", fix="make room, or set TMPDIR"
         ) from None

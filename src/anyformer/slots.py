@@ -1,6 +1,6 @@
-"""The slots: what kinds of part there are, and what the module of each must answer.
+"""The slots: the interfaces of all kinds of parts and of their modules.
 
-Core code knows these names and none of the variants. To add a variant, subclass its slot in one new file.
+Core code depends on these classes only, not on variants. To add a variant, subclass its slot in one new file.
 Shapes: B batch, T query time, S key time, D width, H heads, G key/value heads, C channels of a head, V vocabulary,
 N patches, F features. `True` in a mask means "may be seen".
 """
@@ -46,12 +46,12 @@ class Position(Spec, slot=True):
         raise NotImplementedError
 
     def over(self, rows: int, columns: int, extra: int) -> Position:
-        """This kind of position for an image of so many cells and `extra` leading tokens, where it asks for those."""
+        """This position for a grid of `rows` x `columns` cells and `extra` leading tokens, if it depends on those."""
         return self
 
     @property
     def limit(self) -> int | None:
-        """How many positions there are, or None for any number."""
+        """Maximum number of positions, or None for any."""
         return None
 
 
@@ -66,44 +66,44 @@ class Relative(Spec, slot=True):
 
     shared: ClassVar[bool] = True
     wide_bias: ClassVar[bool] = (
-        False  # whether `bias_at` needs so much room in a kernel that its blocks must be smaller
+        False  # whether `bias_at` needs so much shared memory that a kernel's tiles must be smaller
     )
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
         raise NotImplementedError
 
     def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
-        """Queries or keys (B,H,T,C) turned by their positions."""
+        """Queries or keys (B,H,T,C) rotated by their positions."""
         return x
 
     def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
-        """What is added to the scores, (B or 1, H, T, S), for positions query (B or 1, T) and key (B or 1, S)."""
+        """Additive bias of the scores, (B or 1, H, T, S), for positions query (B or 1, T) and key (B or 1, S)."""
         return None
 
     def bias_at(self, tables: tuple[Tensor, ...], head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """`bias` for one head and one pair of positions, as kernels that make no T x S tensor ask for it."""
+        """`bias` for one head and one pair of positions, for kernels without a T x S tensor."""
         raise UserError(f"{type(self).__name__} adds no bias")
 
     def slopes(self, tables: tuple[Tensor, ...]) -> Tensor | None:
-        """What a unit of distance takes off each head's scores, (H,), where `bias` is that and nothing else."""
+        """Slopes (H,) of a `bias` that is -slope * distance and nothing else (ALiBi); None for others."""
         return None
 
     def scores(self, q: Tensor, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
-        """What is added to the unscaled products q.k, depending on the queries themselves (B,H,T,C)."""
+        """Query-dependent term added to the unscaled q.k; q (B,H,T,C)."""
         return None
 
     def values(self, weights: Tensor, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
-        """What is added to the weighted mean of the values, from the weights (B,H,T,S)."""
+        """Term added to the attention output, from the weights (B,H,T,S)."""
         return None
 
     @property
     def has_bias(self) -> bool:
-        """Whether `bias` answers; known from the spec so that a kernel can be chosen without a tensor."""
+        """Whether `bias` is not None; known from the spec, so that a kernel can be chosen without tensors."""
         return False
 
     @property
     def needs_weights(self) -> bool:
-        """Whether `scores` or `values` answer, which no fused kernel offers."""
+        """Whether `scores` or `values` are not None, which no fused kernel supports."""
         return False
 
 
@@ -116,25 +116,25 @@ class Mixer(Spec, slot=True):
     """
 
     takes_relative: ClassVar[bool] = False  # whether the part has queries and keys for relative positions to act on
-    takes_added: ClassVar[bool] = False  # whether positions may be added to its queries and keys (`context.added`)
-    takes_rules: ClassVar[bool] = False  # whether it obeys a mask (T,S) of the caller's, beyond padding and documents
+    takes_added: ClassVar[bool] = False  # whether it supports positions added to its queries and keys (`context.added`)
+    takes_rules: ClassVar[bool] = False  # whether it supports a user-given mask (T,S), beyond padding and documents
     looks_at_memory: ClassVar[bool] = False  # whether it reads an encoder's output, as a block's `cross` must
     needs_grid: ClassVar[bool] = False  # whether its tokens must have rows and columns
-    causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
-    compiles: ClassVar[bool] = True  # whether torch can compile it whole; its own recurrent cells it cannot
+    causal_form: ClassVar[bool] = True  # whether it supports causal masking
+    compiles: ClassVar[bool] = True  # whether torch.compile can compile it whole; torch's recurrent cells it cannot
     has_static_cache: ClassVar[bool] = False  # whether its module offers `static_cache(...)` (core/static_cache.py)
     supports_token_subset: ClassVar[bool] = (
-        False  # whether its module's `forward` takes `some`, the tokens that need an answer
+        False  # whether its module's `forward` takes `some`, the tokens whose output is needed
     )
-    exact: ClassVar[bool] = True  # whether later tokens change nothing at all; a Fourier transform leaves rounding
+    exact: ClassVar[bool] = True  # whether causality holds bitwise; with a Fourier transform only up to rounding
 
     @property
     def takes_prefix(self) -> bool:
-        """Whether some tokens of a causal layer may see each other both ways (`Context.prefix`)."""
+        """Whether it supports bidirectional attention within a prefix (`Context.prefix`)."""
         return False
 
     def sizes(self, width: int) -> HeadSizes:
-        """The sizes of its heads, where it takes relative positions."""
+        """The sizes of its heads, if it takes relative positions."""
         raise UserError(f"{type(self).__name__} has no heads")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
@@ -142,7 +142,7 @@ class Mixer(Spec, slot=True):
 
 
 def compiles(spec: Spec) -> bool:
-    """Whether torch can compile every mixer of a model whole."""
+    """Whether torch.compile can compile every mixer of a model whole."""
     return all(part.compiles for _, part in spec.walk() if isinstance(part, Mixer))
 
 
@@ -152,8 +152,8 @@ class Feed(Spec, slot=True):
     A token's answer depends on that token alone; the context tells losses which tokens are real.
     """
 
-    exact: ClassVar[bool] = True  # whether other tokens change nothing at all; products of varying shape leave rounding
-    counts_tokens: ClassVar[bool] = False  # whether its losses are over all tokens, so that it must be given them all
+    exact: ClassVar[bool] = True  # whether tokens are bitwise independent; matmuls of varying shape leave rounding
+    counts_tokens: ClassVar[bool] = False  # whether its losses need all tokens
 
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
@@ -172,23 +172,23 @@ class Embed(Spec, slot=True):
         raise NotImplementedError
 
     def fit_data(self, sizes: Any) -> Embed:
-        """This embedding for the data it is trained on, where it is one of the user's own; `sizes` (data.sizes.Sizes)
-        says what that is: vocabulary, columns, pixels. As it stands unless it says otherwise."""
+        """Adapt a user-defined embedding to the training data; `sizes` (data.sizes.Sizes) has the vocabulary, columns
+        and pixels. Unchanged by default."""
         return self
 
     @property
     def has_layer_positions(self) -> bool:
-        """Whether it has positions for every layer, added to queries and keys there (`context.added`)."""
+        """Whether it has positions that every layer adds to its queries and keys (`context.added`)."""
         return False
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:
-        """(V, inner width or None) where the embedding is a table that a language-model head can borrow."""
+        """(V, inner width or None) if the embedding is a table to which a language-model head can be tied."""
         return None
 
     @property
     def limit(self) -> int | None:
-        """The longest sequence it can place, or None for any."""
+        """The longest sequence, or None for any."""
         return None
 
 
@@ -207,17 +207,17 @@ class Backbone(Spec, slot=True):
 
     @property
     def inputs(self) -> int:
-        """Channels of the images it takes."""
+        """Channels of its input images."""
         return 3
 
     @property
     def channels(self) -> int:
-        """Channels of the maps it gives."""
+        """Channels of its feature maps."""
         raise NotImplementedError
 
     @property
     def stride(self) -> int:
-        """Pixels a side of what one cell of the maps stands for."""
+        """Pixels per side of one cell of the feature maps."""
         raise NotImplementedError
 
     def build(self) -> nn.Module:
@@ -237,7 +237,7 @@ class Body(Spec, slot=True):
 
     @property
     def out_width(self) -> int:
-        """Channels of the tokens that come out."""
+        """Channels of its output tokens."""
         return self.width
 
     @property
@@ -252,17 +252,17 @@ class Body(Spec, slot=True):
 
     @property
     def has_cross_attention(self) -> bool:
-        """Whether some layer reads an encoder's output."""
+        """Whether some layer attends to an encoder's output."""
         return any(block.has_cross_attention for block in self.layers)
 
     @property
     def causal(self) -> bool | Literal["prefix_lm"]:
-        """Whether a token is kept from those after it; "prefix_lm": but for those of a prompt."""
+        """Whether attention is causal; "prefix_lm": except within a prefix."""
         return False
 
     @property
     def supports_token_subset(self) -> bool:
-        """Whether its module's `forward` takes `some`, the tokens that the head reads, and gives those alone."""
+        """Whether its module's `forward` takes `some`, the tokens that the head reads, and returns only those."""
         return False
 
     def build(self, *, memory_width: int | None = None) -> nn.Module:
@@ -270,13 +270,13 @@ class Body(Spec, slot=True):
 
 
 class HeadOutput(NamedTuple):
-    """What a head makes of the tokens."""
+    """The output of a head."""
 
     logits: Tensor | None = None
-    pooled: Tensor | None = None  # what is made of the whole sequence, (B,D) or logits of its own
-    boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image
-    patches: Tensor | None = None  # (B,T,values) pixels, of a head that has other logits beside them
-    transitions: Tensor | None = None  # (C+1,C+1) scores of a tag behind another, of a CRF
+    pooled: Tensor | None = None  # of the whole sequence, (B,D) or logits
+    boxes: Tensor | None = None  # (B,T,4) centre, width and height as fractions of the image
+    patches: Tensor | None = None  # (B,T,values) pixels, of a head that also has other logits
+    transitions: Tensor | None = None  # (C+1,C+1) transition scores of a CRF
 
 
 class Head(Spec, slot=True):
@@ -289,13 +289,13 @@ class Head(Spec, slot=True):
 
     @property
     def answers(self) -> Literal["classes", "numbers"] | None:
-        """What its logits are, where those of several networks can be averaged."""
+        """What its logits are, if they can be averaged over several networks."""
         return None
 
     @property
     def reads_token_subset(self) -> bool:
-        """Whether it reads a few tokens only: those of its module's `tokens_read(context)`. Given them alone, with
-        their context, it answers the same, so the last block need not compute the others."""
+        """Whether it reads a few tokens only: those of its module's `tokens_read(context)`. Its output is the same if
+        it is given only these, with their context, so the last block need not compute the others."""
         return False
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:

@@ -1,7 +1,7 @@
 """Spec: a small frozen tree of settings whose *type* is the choice and whose *fields* are the settings.
 
-A subclass is a keyword-only frozen dataclass without saying so. It is checked when it is made, prints as the call
-that makes it, and goes to a dictionary (JSON, YAML) and back. There is no registry: a variant exists because its
+A subclass is implicitly a keyword-only frozen dataclass. It is validated when created, its repr is the call that
+creates it, and it converts to a dictionary (JSON, YAML) and back. There is no registry: a variant exists once its
 class has been imported.
 """
 
@@ -33,7 +33,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from v
 class Spec:
     """One part's settings. Subclass it (through a slot such as `Mixer`), annotate the fields, give it a `build`."""
 
-    abstract: ClassVar[bool] = True  # a slot is a kind of part, never a value
+    abstract: ClassVar[bool] = True  # a slot is an interface, never instantiated
     about: ClassVar[About | None] = None  # formula, source and cost, for the page of all parts
 
     def __init_subclass__(cls, *, slot: bool = False) -> None:
@@ -53,7 +53,7 @@ class Spec:
         self.check()
 
     def check(self) -> None:
-        """Refuse settings that contradict each other. Overridden by parts whose fields depend on one another."""
+        """Raise an error for contradictory settings. Overridden by parts whose fields depend on one another."""
 
     def __repr__(self) -> str:
         shown = [f"{name}={value!r}" for name, value in self.settings().items() if value != default_of(self, name)]
@@ -64,7 +64,7 @@ class Spec:
         return {name: getattr(self, name) for name in fields_of(type(self))}
 
     def replace(self, **changes: Any) -> Self:
-        """The same spec with some fields changed, checked again."""
+        """The same spec with some fields changed, validated again."""
         unknown = set(changes) - set(fields_of(type(self)))
         if unknown:
             raise unknown_field(type(self), min(unknown))
@@ -78,12 +78,12 @@ class Spec:
                 yield from child.walk(f"{path}.{key}" if path else key)
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain dictionary that JSON and YAML can hold; `from_dict` turns it back."""
+        """A plain dictionary for JSON and YAML; the inverse of `from_dict`."""
         return {"type": type(self).__name__} | {name: plain(value) for name, value in self.settings().items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, complete: bool = False) -> Self:
-        """The spec that `to_dict` described.
+        """The spec from the dictionary of `to_dict`.
 
         `complete` is for saved files: there a missing field is an error, because today's default must not change
         yesterday's model. Settings written by hand may leave fields out.
@@ -96,7 +96,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read the saved form; older versions are brought up to date, newer ones refused."""
+        """Read the saved form; older versions are migrated, newer ones are an error."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
@@ -113,7 +113,7 @@ class Spec:
         return cls.from_dict(data, complete=True)
 
     def to_yaml(self) -> str:
-        """The same dictionary as YAML, for people (needs pyyaml, part of the `cli` extra)."""
+        """The same dictionary as YAML (needs pyyaml, part of the `cli` extra)."""
         require("yaml", "settings in YAML need")
         import yaml
 
@@ -140,7 +140,7 @@ class Spec:
 
 
 def guarded(kind: type[Spec], make: Callable[..., None]) -> Callable[..., None]:
-    """A dataclass's own __init__, with settings it does not have, or misses, refused in the user's terms."""
+    """A dataclass's __init__, with user errors for unknown and missing settings."""
 
     @wraps(make)
     def initialise(self: Any, *values: Any, **settings: Any) -> None:
@@ -167,11 +167,11 @@ def guarded(kind: type[Spec], make: Callable[..., None]) -> Callable[..., None]:
     return initialise
 
 
-MADE_OUTSIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that parts from outside the library built
+MADE_OUTSIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # modules built by user-defined parts
 
 
 def comes_from_outside(kind: type) -> bool:
-    """Whether a class is not the library's own."""
+    """Whether a class is defined outside the library."""
     return kind.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
@@ -183,12 +183,12 @@ def refuse_old_answers(kind: type) -> None:
 
 
 def built_outside(module: Any) -> bool:
-    """Whether a part from outside the library built this module."""
+    """Whether a user-defined part built this module."""
     return module in MADE_OUTSIDE
 
 
 def recording(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The `build` of a part from outside, which may be a plain torch layer that nothing else tells from our own."""
+    """Wrap the `build` of a user-defined part to record its modules, which may be plain torch layers like ours."""
 
     @wraps(build)
     def built(self: Any, *values: Any, **settings: Any) -> Any:
@@ -218,7 +218,7 @@ def default_of(spec: Spec, name: str) -> Any:
 
 
 def children(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
-    """The specs directly inside one field, each with its path from the field's owner."""
+    """The specs directly inside one field, each with its path relative to the owner."""
     if isinstance(value, Spec):
         yield name, value
     elif isinstance(value, tuple):
@@ -227,7 +227,7 @@ def children(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
 
 
 def subclasses(slot: type[Spec]) -> Iterator[type[Spec]]:
-    """Every class below a slot that can be built."""
+    """Every concrete subclass of a slot."""
     for kind in slot.__subclasses__():
         if not kind.abstract:
             yield kind
@@ -265,7 +265,7 @@ def parse(data: Any, kind: Any, *, complete: bool) -> Any:
                 raise error.inside(f"[{i}]") from None
         return tuple(items)
     slots = slots_in(kind)
-    if isinstance(data, str) and slots and not literals_in(kind):  # `norm: RMSNorm` for a part with its defaults
+    if isinstance(data, str) and slots and not literals_in(kind):  # `norm: RMSNorm` is a part with its defaults
         return parse_spec({"type": data}, kind, complete=complete)
     return data
 
@@ -295,7 +295,7 @@ def parse_spec(data: Mapping[str, Any], kind: Any, *, complete: bool) -> Spec:
             given[key] = parse(value, annotated[key], complete=complete)
         except UserError as error:
             raise error.inside(key) from None
-    # Parts grow: what is nothing unless it is given may be missing in a file that is older than the field.
+    # Parts gain fields: one whose default is None may be missing in a file older than the field.
     required = {f.name for f in dataclasses.fields(typing.cast(Any, part))
                 if no_default(f) or (complete and f.default is not None)}  # fmt: skip
     missing = [key for key in annotated if key in required and key not in given]
@@ -332,7 +332,7 @@ def literals_in(kind: Any) -> list[Any]:
 
 
 def checked(value: Any, kind: Any, *, where: str) -> Any:
-    """`value`, made exact (int to float, list to tuple) where it fits; else an error saying what would fit."""
+    """`value` converted to its annotated type (int to float, list to tuple), or an error with the expected type."""
     for arm in arms_of(kind):
         fits, exact = fit(value, arm)
         if fits:
@@ -404,7 +404,7 @@ def replace_in(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     >>> replace_in(preset("gpt2-tiny"), {"stack.block.relative": Rope(), "stack.depth": 3}).stack.depth
     3
     """
-    tree = spec.to_dict()  # changed as a whole, then checked once: width and heads may change together
+    tree = spec.to_dict()  # all changes first, then one validation: width and heads may change together
     for path, value in changes.items():
         put(tree, type(spec), path.split("."), plain(value), path)
     return type(spec).from_dict(tree)
@@ -424,7 +424,7 @@ def put(tree: dict[str, Any], root: type[Spec], steps: list[str], value: Any, pa
     slots = slots_in(annotated[name])
     parts = [part.__name__ for slot in slots for part in (slot, *subclasses(slot)) if not part.abstract]
     if isinstance(inner, str) and inner in parts:
-        inner = tree[name] = {"type": inner}  # a part by its name, whose settings follow
+        inner = tree[name] = {"type": inner}  # expand a part given by name
     if index:
         at = int(index.rstrip("]"))
         if not isinstance(inner, list) or not -len(inner) <= at < len(inner):
