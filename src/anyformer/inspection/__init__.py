@@ -1,1 +1,1 @@
-"""Looking inside a model without changing it."""
+"""Inspection of a model without changing it."""

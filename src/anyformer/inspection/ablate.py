@@ -1,8 +1,8 @@
-"""Running a network with some of it left out, to see what it was good for.
+"""Ablation: run a network without some of its heads, layers, tokens or edges.
 
-A head is left out by zeroing what it hands to the output projection, which is the same as zeroing its columns there. A
-feed or mixer is left out by adding nothing to the stream. A token or an edge is left out before the softmax, so the
-weights of what is still seen add up to 1 again.
+A head is ablated by zeroing its input to the output projection, which is the same as zeroing its columns there. A
+feed or mixer is ablated by adding zeros to the residual stream. A token or an edge is masked before the softmax, so
+the remaining weights sum to 1 again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anyformer.errors import UserError
 from anyformer.mixers.cross import CrossModule
 
 Handle = Any
-PAIRS = 2**28  # of heads, queries and keys in one mask: a quarter of a gigabyte
+PAIRS = 2**28  # most elements (heads x queries x keys) of a mask: a quarter of a gigabyte
 
 
 @contextmanager
@@ -45,13 +45,13 @@ def ablate(
     tokens: Iterable[Any] = (),
     edges: Iterable[Any] = (),
 ) -> Iterator[nn.Module]:
-    """Leave parts of a network out while the block runs; afterwards it is exactly as it was.
+    """Ablate parts of a network inside a `with` block; afterwards it is exactly as before.
 
-    `heads` are (layer, head), `feeds` and `mixers` numbers of layers, all from 0. `tokens` are places in the sequence
-    that no other token sees in any layer. `edges` are (query, key) in all layers and heads, or (layer, head, query,
-    key) in one. Of an encoder-decoder each begins with its part: ("encoder", 3, 5), ("decoder", 3, 5), or
-    ("cross", 3, 5) for the attention to the encoder. `model` is a network or a predictor. It is changed for all who
-    use it meanwhile; a network that others use is better looked at through a shadow.
+    `heads` are (layer, head), `feeds` and `mixers` layer numbers, all from 0. `tokens` are positions that no other
+    token attends to in any layer. `edges` are (query, key) in all layers and heads, or (layer, head, query, key) in
+    one. For an encoder-decoder each starts with its part: ("encoder", 3, 5), ("decoder", 3, 5), or ("cross", 3, 5) for
+    the cross-attention. `model` is a network or a predictor. Meanwhile it is changed for all its users; for a network
+    in use elsewhere, ablate a shadow.
 
     >>> from anyformer import preset
     >>> net, ids = preset("gpt2-tiny").build(seed=0).eval(), torch.arange(6)[None]
@@ -67,7 +67,7 @@ def ablate(
     handles: list[Handle] = []
     compiled = {module: module._compiled_call_impl for module in network.modules()}
     try:
-        for module in compiled:  # compiled code does not know of hooks that came later
+        for module in compiled:  # compiled code ignores hooks added later
             module._compiled_call_impl = None
         cut.attach(network, handles)
         yield network
@@ -79,7 +79,7 @@ def ablate(
 
 
 def check_not_wrapped(model: Any, network: nn.Module) -> None:
-    """Code that was compiled around a network runs on without any hook: it would answer as if nothing were cut."""
+    """Raise an error for a network wrapped in compiled code, which ignores hooks: nothing would be ablated."""
     wrapped = any("_orig_mod" in module._modules for module in network.modules())
     if wrapped or type(model).__name__ == "Compiled":
         raise UserError("compiled code cannot leave parts out", where="ablate",
@@ -88,7 +88,7 @@ def check_not_wrapped(model: Any, network: nn.Module) -> None:
 
 @dataclass
 class LeftOut:
-    """What is left out, layer by layer."""
+    """What is ablated, by layer."""
 
     heads: dict[LayerName, set[int]] = field(default_factory=dict)
     feeds: set[LayerName] = field(default_factory=set)
@@ -101,7 +101,7 @@ class LeftOut:
         cls, model: nn.Module, heads: Iterable[Any], feeds: Iterable[Any], mixers: Iterable[Any],
         tokens: Iterable[Any], edges: Iterable[Any],
     ) -> LeftOut:  # fmt: skip
-        """From what a user gave; what is not there is refused."""
+        """From the arguments of `ablate`; unknown heads and layers are an error."""
         cut = cls()
         for name in as_heads(heads, model):
             cut.heads.setdefault(name.layer_name, set()).add(name.head)
@@ -125,7 +125,7 @@ class LeftOut:
         return cut
 
     def add_edge(self, model: nn.Module, given: Any) -> None:
-        """One edge: in one layer and head, or in all of a part."""
+        """Add an edge of one layer and head, or of all of a part."""
         count = sum(isinstance(word, int) for word in given) if isinstance(given, tuple | list) else 0
         if count == 4:
             (name,) = as_heads([tuple(given)[:-2]], model, "edges")
@@ -138,7 +138,7 @@ class LeftOut:
             self.edges.setdefault(layer, []).append((head, query, key))
 
     def attach(self, model: nn.Module, handles: list[Handle]) -> None:
-        """Hooks that do it; each is in `handles` as soon as it is there."""
+        """Register the hooks; each is appended to `handles` at once, so that it is removed if a later one fails."""
         clock = LayerClock()
         for stack in layers_of(model).values():
             for block in {layer.block: layer for layer in stack}:
@@ -159,7 +159,7 @@ class LeftOut:
 
     @staticmethod
     def columns(mixer: Any, heads: set[int]) -> Tensor:
-        """Which inputs of the output projection come from those heads, (H*C',)."""
+        """Mask of the inputs of the output projection that come from these heads, (H*C',)."""
         gone = torch.zeros(mixer.sizes.heads, dtype=torch.bool)
         gone[list(heads)] = True
         return gone.repeat_interleave(mixer.sizes.value_channels)
@@ -167,7 +167,7 @@ class LeftOut:
     def attach_rules(
         self, name: LayerName, layer: NamedLayer, mixer: nn.Module, clock: LayerClock, handles: list[Handle]
     ) -> None:
-        """Hooks that hide tokens and edges in one mixer."""
+        """Register hooks that mask tokens and edges in one mixer."""
         edges = self.edges.get(name, [])
         hidden = self.tokens.get("encoder" if name.part == CROSS else name.part, set())
         if not edges and not hidden:
@@ -185,7 +185,7 @@ class LeftOut:
 
 
 class LayerClock:
-    """Knows which layer runs: layers that share a block, or parts of one, are told apart by the order of calls."""
+    """Tracks which layer is running: layers that share a block are told apart by the order of calls."""
 
     def __init__(self) -> None:
         self.calls: dict[nn.Module, int] = {}
@@ -196,7 +196,7 @@ class LayerClock:
         self.calls[block] = self.calls.get(block, -1) + 1
 
     def only(self, layer: NamedLayer, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """The hook, in that layer alone."""
+        """The hook, restricted to one layer."""
 
         def called(*given: Any) -> Any:
             here = self.running is layer.block and self.calls[layer.block] % layer.uses == layer.use
@@ -212,19 +212,19 @@ def check_place(place: int, where: str) -> int:
 
 
 def zeroed(x: Tensor, columns: Tensor) -> Tensor:
-    """x (..., H*C') with the columns of some heads at 0, also where they held nan."""
+    """x (..., H*C') with the columns of some heads set to 0, even if they were nan."""
     return x.masked_fill(columns.to(x.device), 0.0)
 
 
 def nothing(module: nn.Module, given: Any, out: Tensor) -> Tensor:
-    """A branch that adds nothing."""
+    """A hook that replaces a branch's output by zeros."""
     return torch.zeros_like(out)
 
 
 def hiding(
     context: Context, mixer: nn.Module, edges: list[tuple[int | None, int, int]], hidden: set[int]
 ) -> Context:  # fmt: skip
-    """The context with edges and tokens hidden from a layer's queries."""
+    """The context with a mask that hides edges and tokens from a layer's queries."""
     if context.gaps:
         raise UserError("a static cache has no places that could be left out", where="ablate",
                         fix="run the model over the whole text")  # fmt: skip
@@ -239,7 +239,7 @@ def allowed(
     mixer: Any, queries: int, keys: int, first_query: int, first_key: int, edges: list[tuple[int | None, int, int]],
     hidden: set[int], *, own: bool,
 ) -> Tensor:  # fmt: skip
-    """What may be seen, (1, H or 1, T, S); a hidden token still sees itself where queries and keys are the same."""
+    """The mask (1, H or 1, T, S); in self-attention (`own`) a hidden token still attends to itself."""
     heads = mixer.sizes.heads if any(head is not None for head, _, _ in edges) else 1
     if heads * queries * keys > PAIRS:
         raise UserError(f"a mask of {heads} x {queries} x {keys} would be needed", where="ablate",
@@ -258,7 +258,7 @@ def allowed(
 
 
 def look_again(module: nn.Module, given: Any, edges: list[tuple[int | None, int, int]], hidden: set[int]) -> Tensor:
-    """Cross-attention with some of the memory hidden: no mask reaches it from outside, so it is computed anew."""
+    """Recompute cross-attention with some of the memory masked, as it takes no mask from outside."""
     assert isinstance(module, CrossModule)
     x, context, state, tables = given[:4]
     q, k, v, scores = module.prepare(x, context, state, tables)

@@ -1,7 +1,7 @@
-"""What travels between a capture and its page: a query with bounded parameters, and an answer of facts and arrays.
+"""Messages between a capture and its page: a query with validated parameters, and an answer of facts and arrays.
 
-An answer is one safetensors file whose metadata holds the facts as JSON. The same bytes go over HTTP, into an exported
-page and into a .look file.
+An answer is one safetensors file whose metadata holds the facts as JSON. The same bytes are sent over HTTP and stored
+in exported pages and .look files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST = 2_000  # characters of one parameter
 
 @dataclass(frozen=True)
 class Query:
-    """Which cell is selected, and a view's own options as they came, in text."""
+    """The selected cell, and a view's own options as unparsed text."""
 
     site: int = 0
     head: int = 0
@@ -35,7 +35,7 @@ class Query:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Query:
-        """From the parameters of an address."""
+        """From the query parameters of a URL."""
         rest = {name: value for name, value in given.items() if name not in SELECTION}
         for name, value in given.items():
             if len(name) > 40 or len(value) > LONGEST:
@@ -46,7 +46,7 @@ class Query:
         return cls(**chosen, options=rest)
 
     def text(self) -> str:
-        """The canonical form: sorted, what is 0 left out."""
+        """The canonical form: sorted, without zeros."""
         chosen = {name: str(getattr(self, name)) for name in SELECTION if getattr(self, name)}
         return urlencode(sorted((chosen | dict(self.options)).items()))
 
@@ -77,13 +77,13 @@ class Query:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Yes or no, as 1 or 0."""
+        """A boolean, as 1 or 0."""
         return self.choice(name, "1" if default else "0", ("0", "1")) == "1"
 
 
 @dataclass
 class ViewAnswer:
-    """Facts for reading and arrays for drawing."""
+    """The facts and the arrays of a view."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class ViewAnswer:
 
 
 def finite(value: Any) -> Any:
-    """The same for JSON, which has neither nan nor infinity: null stands for them."""
+    """The value for JSON, with nan and infinity replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -112,5 +112,5 @@ def finite(value: Any) -> Any:
 
 
 def as_bytes(values: np.ndarray, top: float = 1.0) -> np.ndarray:
-    """Numbers from 0 to `top` as 0 to 255, for pictures."""
+    """Numbers from 0 to `top`, quantized to 0 to 255."""
     return np.clip(np.rint(values * (255.0 / top)), 0, 255).astype(np.uint8)

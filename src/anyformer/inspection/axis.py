@@ -1,4 +1,4 @@
-"""What the rows and columns of a map stand for: words, patches of an image, columns of a table, moments of a sound."""
+"""Token axes of a map: words, patches of an image, columns of a table, frames of audio."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
 
 SPECIAL, PIECE = "special", "piece"
-MOST_PIECES = 8  # tokens that one character, with what a tokenizer merged to it, may be cut into
+MOST_PIECES = 8  # most tokens into which one character is split
 
 
 @dataclass(frozen=True)
 class Token:
-    """One token as people read it."""
+    """A token in readable form."""
 
     text: str
     kind: str = "word"  # word, piece, special, patch, register, column, frame, query or token
     id: int | None = None
     note: str = ""
-    segment: int | None = None  # which text of a pair it is in, where the network is told (BERT's token types)
+    segment: int | None = None  # which text of a pair it is in, if the model has token types (BERT)
 
 
 @dataclass(frozen=True)
 class TokenAxis:
-    """The tokens of one sequence, and where patches lie in an image."""
+    """The tokens of one sequence, and the grid of its patches."""
 
     name: str
     tokens: tuple[Token, ...]
     grid: tuple[int, int] | None = None  # rows and columns of patches
     first: int = 0  # index of the first patch
-    written: tuple[Token, ...] = ()  # of a decoder: what each of its steps writes, the token after the one it reads
+    written: tuple[Token, ...] = ()  # of a decoder: the output token of each step, which follows the input token
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -67,7 +67,7 @@ def tokens_as_json(tokens: Sequence[Token]) -> list[dict[str, Any]]:
 def axis_of(
     name: str, embed: Any, given: Sequence[Any], length: int, predictor: Predictor | None, row: int
 ) -> TokenAxis:
-    """The axis of what an embedding makes of its inputs; numbered tokens where the stack has changed their count."""
+    """The axis of an embedding's tokens; numbered tokens if the stack has changed their count."""
     tokens, grid, first = tokens_of(embed, given, length, predictor, row, target=name == "decoder")
     if len(tokens) != length:
         return numbered(name, length)
@@ -75,7 +75,7 @@ def axis_of(
 
 
 def with_segments(axis: TokenAxis, segments: Any, row: int) -> TokenAxis:
-    """The same axis, whose tokens know their segment, where there are several."""
+    """The axis with the segment of each token, if there are several segments."""
     if not isinstance(segments, Tensor) or segments.dim() != 2 or segments.shape[1] != len(axis):
         return axis
     numbers = segments[min(row, len(segments) - 1)].tolist()
@@ -86,7 +86,7 @@ def with_segments(axis: TokenAxis, segments: Any, row: int) -> TokenAxis:
 
 
 def segment_words(axis: TokenAxis) -> str:
-    """Which tokens each segment has, in words; nothing where there is one.
+    """The token range of each segment, in words; empty if there is only one.
 
     >>> segment_words(TokenAxis("", tuple(Token(text, segment=int(text > "b")) for text in "abcd")))
     'segment 0 is tokens 0 to 1, segment 1 tokens 2 to 3'
@@ -103,7 +103,7 @@ def numbered(name: str, length: int) -> TokenAxis:
 
 
 def merged(name: str, axis: TokenAxis | None, length: int) -> TokenAxis:
-    """The axis of a later layer with other tokens: a pyramid halves the grid; what is not known is numbered."""
+    """The axis of a later layer with fewer tokens: a pyramid halves the grid; otherwise tokens are numbered."""
     grid = None if axis is None else axis.grid
     while grid is not None and grid != (1, 1) and grid[0] * grid[1] > length:
         grid = -(-grid[0] // 2), -(-grid[1] // 2)
@@ -118,7 +118,7 @@ Found = tuple[list[Token], tuple[int, int] | None, int]
 def tokens_of(
     embed: Any, given: Sequence[Any], length: int, predictor: Predictor | None, row: int, *, target: bool = False
 ) -> Found:
-    """Tokens, the grid of patches if there is one, and where its patches begin."""
+    """Tokens, the grid of patches if any, and the index of its first patch."""
     spec = getattr(embed, "spec", None)
     if isinstance(spec, Joint):
         return joint_tokens(embed, given, predictor, row)
@@ -143,7 +143,7 @@ def tokens_of(
 
 
 def joint_tokens(embed: Any, given: Sequence[Any], predictor: Predictor | None, row: int) -> Found:
-    """The parts' own tokens, one part after the other."""
+    """The tokens of all parts, concatenated."""
     found: list[Token] = []
     grid, first = None, 0
     for part, value in zip(embed.parts, given, strict=True):
@@ -182,7 +182,7 @@ def sound_tokens(spec: Frames) -> list[Token]:
 
 
 def table_tokens(spec: Table, given: Sequence[Any], predictor: Predictor | None, row: int) -> list[Token]:
-    """One token a column, with the value that stands in it."""
+    """One token per column, with its value."""
     if spec.joined is not None:
         return [Token("all columns", "column")]
     numbers, others = column_names(predictor)
@@ -198,7 +198,7 @@ def table_tokens(spec: Table, given: Sequence[Any], predictor: Predictor | None,
 
 
 def column_names(predictor: Predictor | None) -> tuple[list[str], list[str]]:
-    """The columns behind the numbers and behind the ids of a table, in the order of its tokens."""
+    """Names of a table's numeric and categorical columns, in the order of its tokens."""
     if predictor is None or predictor.preprocess is None:
         return [], []
     from anyformer.data.columns.table import TableColumn
@@ -212,7 +212,7 @@ def column_names(predictor: Predictor | None) -> tuple[list[str], list[str]]:
 
 
 def word_tokens(words: Tokenizer | None, ids: Sequence[int]) -> list[Token]:
-    """The tokens of a text: each with its spaces; of a character in pieces the first has it, "·2/3" the second of 3."""
+    """The tokens of a text with their spaces; of a character split in 3, the first has it, the second is "·2/3"."""
     if words is None:
         return [Token(str(number), "word", number) for number in ids]
     found = [word_token(words, number) for number in ids]
@@ -228,7 +228,7 @@ def word_tokens(words: Tokenizer | None, ids: Sequence[int]) -> list[Token]:
 
 
 def read_pieces(words: Tokenizer, ids: Sequence[int]) -> tuple[str, int]:
-    """The text that begins with the first of these ids, and how many of them it takes; a lone piece is no text."""
+    """The shortest decodable text from the first of these ids, and how many ids it takes."""
     spelled, together = words.spelling.tokens, b""
     for count, number in enumerate(ids, 1):
         piece = spelled[number] if 0 <= number < len(spelled) else None
@@ -243,7 +243,7 @@ def read_pieces(words: Tokenizer, ids: Sequence[int]) -> tuple[str, int]:
 
 
 def text_of(tokens: Iterable[Token]) -> str:
-    """What words spell together; special tokens and further pieces of a character add nothing."""
+    """The text of the word tokens; special tokens and further pieces of a character add nothing."""
     return "".join(token.text for token in tokens if token.kind == "word")
 
 
@@ -253,7 +253,7 @@ def word_token(words: Tokenizer, number: int) -> Token:
     if written is None:
         try:
             return Token(words.token(number), SPECIAL, number)
-        except UserError:  # an id without a token: padding of the table of embeddings
+        except UserError:  # an id without a token: padding of the embedding table
             return Token(f"#{number}", SPECIAL, number)
     try:
         return Token(written.decode(), "word", number)

@@ -1,4 +1,4 @@
-"""The texts that beam search finds for a capture's source, each as a capture of its own."""
+"""The beams of beam search for a capture's source, each as a capture of its own."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BEAMS = 4
 
 @dataclass(frozen=True)
 class Beam:
-    """One text, best first among its neighbours."""
+    """One hypothesis of beam search."""
 
     ids: Tensor  # (1,T) the start token and the text
-    score: float  # sum of log-probabilities, divided by the length where the settings say so
+    score: float  # sum of log-probabilities, length-normalized if the settings say so
 
 
 def has_beams(capture: Capture) -> bool:
-    """Whether it is an encoder-decoder that writes token by token."""
+    """Whether the model is an encoder-decoder that generates text."""
     return capture.modality == "pair" and capture.token_ids("decoder") is not None and writes(capture.model)
 
 
 def beams_of(capture: Capture) -> list[Beam]:
-    """What beam search finds for the source, best first."""
+    """The beams for the source, best first."""
     key = ("beams",)
     if key not in capture.kept:
         capture.keep(key, search(capture))
@@ -55,7 +55,7 @@ def search(capture: Capture) -> list[Beam]:
 
 
 def source_of(capture: Capture) -> tuple[Any, Any]:
-    """What the encoder read in the shown row, and its mask."""
+    """The encoder's input of the shown row, and its mask."""
     return row_of(capture.given.args[0], capture.row), row_of(capture.given.options.get("source_mask"), capture.row)
 
 

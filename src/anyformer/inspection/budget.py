@@ -1,8 +1,8 @@
-"""What a look will cost, from shapes alone, before anything runs; beyond the budget it is refused with ways down.
+"""Memory estimate of a look from shapes alone, before the pass; above the budget it is an error with alternatives.
 
-A look keeps the residual stream, what each mixer and feed added to it, what entered each mixer, and the logits: it is
-refused where those take more than the budget. Maps are made from them when they are asked for; a map larger than the
-budget is refused then, and can be had in rows, tiles or pooled.
+A look keeps the residual stream, the outputs of each mixer and feed, the inputs of each mixer, and the logits: these
+must fit the budget. Maps are computed from them on demand; a map larger than the budget is an error then, but can be
+read in rows, in tiles or pooled.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from anyformer.inspection.replay import stack_of
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-SIDE = 256  # cells of a pooled overview to a side
-FLOAT = 4  # bytes of a number of a map
+SIDE = 256  # cells per side of a pooled overview
+FLOAT = 4  # bytes of a map's element
 NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
-Layers = str | Iterable[int]  # "all", or numbers from 0
+Layers = str | Iterable[int]  # "all", or layer numbers from 0
 SIDES = ("encoder", "decoder", "first", "second")
 OTHER_SIDE = {"decoder": "encoder", "first": "second", "second": "first"}
 
@@ -53,7 +53,7 @@ def bytes_of(text: str | int | float) -> int:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one mixer of one layer is, as far as its cost goes."""
+    """The sizes of one mixer of one layer that determine its memory."""
 
     stack: str
     layer: int
@@ -66,11 +66,11 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Price:
-    """Bytes of a look. `kept` stays while the capture lives; a map is made when it is asked for."""
+    """Bytes of a look. `kept` is held as long as the capture; maps are computed on demand."""
 
-    residuals: int  # the stream before the first block and after each
-    branches: int  # what each mixer and feed added to it
-    sites: int  # what entered each mixer whose maps are wanted
+    residuals: int  # the residual stream before the first block and after each
+    branches: int  # the outputs of each mixer and feed
+    sites: int  # the inputs of each mixer whose maps are wanted
     logits: int
     map: int  # the largest map of one site, all heads, float32
     overviews: int  # pooled overviews of all heads, one byte a cell
@@ -82,7 +82,7 @@ class Price:
         return self.residuals + self.branches + self.sites + self.logits
 
     def table(self) -> list[str]:
-        """The price as a small table, one line a part."""
+        """The price as a table, one line per part."""
         parts = [
             ("residual stream", self.residuals), ("outputs of mixers and feeds", self.branches),
             (f"inputs of {len(self.layers)} mixers", self.sites), ("logits", self.logits), ("together", self.kept),
@@ -92,9 +92,9 @@ class Price:
 
 
 def price(model: nn.Module, batch: int, tokens: int | Mapping[str, int], *, layers: Layers = "all") -> Price:
-    """What a look at a batch of `tokens` tokens costs; of an encoder-decoder, tokens by stack: `{"encoder": 9, ...}`.
+    """The price of a look at a batch of `tokens` tokens; for an encoder-decoder by stack: `{"encoder": 9, ...}`.
 
-    Layers that shrink their tokens (a pyramid) are priced as if they did not.
+    Layers that reduce the number of tokens (a pyramid) are priced as if they did not.
     """
     parameter = next(model.parameters(), None)
     each = batch * (torch.float32 if parameter is None else parameter.dtype).itemsize
@@ -116,13 +116,13 @@ def price(model: nn.Module, batch: int, tokens: int | Mapping[str, int], *, laye
 
 
 def price_call(model: nn.Module, args: Sequence[Any], options: Mapping[str, Any], layers: Layers = "all") -> Price:
-    """What a look at one call of a model costs, before the call."""
+    """The price of a look at one call of a model, before the call."""
     batch, tokens = tokens_of(model, args, options)
     return price(model, batch, tokens, layers=layers)
 
 
 def layer_shapes(model: nn.Module, tokens: int | Mapping[str, int]) -> Iterator[LayerShape]:
-    """Every mixer that a pass would call, by the stacks of a built model."""
+    """Every mixer that a pass would call."""
     for path, module in model.named_modules():
         if not isinstance(module, StackModule):
             continue
@@ -140,12 +140,12 @@ def layer_shapes(model: nn.Module, tokens: int | Mapping[str, int]) -> Iterator[
 
 
 def heads_of(mixer: Any) -> int:
-    """Heads of a mixer's spec; one that has none, a convolution or a recurrence, has one matrix."""
+    """Heads of a mixer's spec; 1 for convolutions and recurrences, which have a single map."""
     return getattr(mixer, "heads", 1) or 1
 
 
 def outputs_of(model: nn.Module) -> int:
-    """Logits of one token of a language model: its vocabulary. Other heads answer with a handful of numbers."""
+    """Vocabulary size of a language model; 0 for other heads, whose outputs are small."""
     spec = getattr(model, "spec", None)
     if not isinstance(getattr(spec, "head", None), LM):
         return 0
@@ -157,16 +157,16 @@ def outputs_of(model: nn.Module) -> int:
 
 
 def tokens_of(model: nn.Module, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, dict[str, int]]:
-    """The batch, and tokens by stack, of a call that has not happened: only the embedding's layout is asked.
+    """Batch size and tokens by stack of a call, from the embedding's layout alone.
 
-    A network without embeddings of ours, such as a convolutional one, has no tokens that are known beforehand.
+    For a network without our embeddings, such as a convolutional one, the number of tokens is not known in advance.
     """
     sides = [name for name in SIDES if isinstance(getattr(model, name, None), ModelModule)]
     if not sides:
         return laid_out(model, as_tuple(tuple(args)), options.get("mask"), "")
     batch, tokens = laid_out(getattr(model, sides[0]), as_tuple(args[0]), options.get("source_mask"), sides[0])
     given = args[1] if len(args) > 1 else None
-    if given is None:  # a decoder of learned queries reads the encoder's output, of which only the shape is known
+    if given is None:  # a decoder of learned queries takes the encoder's output, of which only the shape is known
         given = torch.empty(batch, tokens[sides[0]], 1, device="meta")
     return batch, tokens | laid_out(getattr(model, sides[1]), as_tuple(given), None, sides[1])[1]
 
@@ -176,7 +176,7 @@ def as_tuple(given: Any) -> tuple[Any, ...]:
 
 
 def laid_out(model: Any, inputs: tuple[Any, ...], mask: Any, name: str) -> tuple[int, dict[str, int]]:
-    """Rows of an input, and the tokens it becomes."""
+    """Rows of an input, and its number of tokens."""
     embed = getattr(model, "embed", None)
     if embed is None:
         return 1, {}
@@ -185,7 +185,7 @@ def laid_out(model: Any, inputs: tuple[Any, ...], mask: Any, name: str) -> tuple
 
 
 def first_tensor(given: Any) -> Tensor:
-    """The first tensor of inputs that may hold tuples of their own."""
+    """The first tensor of nested inputs."""
     waiting = [given]
     while waiting:
         one = waiting.pop(0)
@@ -196,7 +196,7 @@ def first_tensor(given: Any) -> Tensor:
 
 
 def check(cost: Price, budget: str | int | float) -> Price:
-    """The price, if the budget holds it; else an error with the table and what would fit."""
+    """The price, if it is within the budget; else an error with the table and what would fit."""
     limit = bytes_of(budget)
     if cost.kept <= limit:
         return cost
@@ -208,7 +208,7 @@ def check(cost: Price, budget: str | int | float) -> Price:
 
 
 def smaller(cost: Price, limit: int) -> list[str]:
-    """Ways that fit; the last one, a larger budget, always does."""
+    """Alternatives that fit; the last one is a larger budget."""
     ways = []
     layers = fitting_layers(cost, limit)
     if layers:
@@ -216,13 +216,13 @@ def smaller(cost: Price, limit: int) -> list[str]:
     if cost.batch > 1 and cost.kept // cost.batch <= limit:
         ways.append(f"give {limit * cost.batch // cost.kept} rows")
     longest = max((shape.queries for shape in cost.layers), default=0)
-    if tokens := longest * limit // cost.kept:  # every part of what is kept grows with the tokens alone
+    if tokens := longest * limit // cost.kept:  # everything kept is linear in the tokens
         ways.append(f"give at most {tokens:,} tokens")
     return [*ways, f'use budget="{-(-cost.kept // 10**6)}MB"']
 
 
 def fitting_layers(cost: Price, limit: int) -> list[int]:
-    """The last layers that fit, as a list to give."""
+    """The last layers that fit, for `layers=`."""
     numbers = sorted({shape.layer for shape in cost.layers})
     inputs = sum(shape.queries * shape.width for shape in cost.layers)
     for first in range(1, len(numbers)):
@@ -233,7 +233,7 @@ def fitting_layers(cost: Price, limit: int) -> list[int]:
 
 
 def check_map(heads: int, queries: int, keys: int, limit: int) -> None:
-    """Refuse a map that is larger than the budget, with smaller ways to see it."""
+    """Raise an error for a map that is larger than the budget, with smaller alternatives."""
     size = heads * queries * keys * FLOAT
     if size <= limit:
         return

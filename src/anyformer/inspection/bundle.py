@@ -1,9 +1,8 @@
-""".look files: what a capture has to say, in one file that opens without its model.
+""".look files: the answers of a capture in one file that opens without its model.
 
-One safetensors file. Its metadata hold the manifest (layers, tokens, prediction, trust, statistics of heads) and the
-list of answers as JSON; its tensors are the answers that every view wants inside an exported page, gzipped, and float32
-maps as far as they fit. A file may come from anybody: sizes, types, names and shapes are checked before anything is
-believed, and nothing in it becomes code.
+A safetensors file. Its metadata has the manifest (layers, tokens, prediction, trust, statistics of heads) and the list
+of answers as JSON; its tensors are the gzipped answers of every view for an exported page, and as many float32 maps as
+fit. A file may be untrusted: sizes, types, names and shapes are validated before use, and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ MOST_BYTES = 2**30  # of a whole file
 MOST_HEADER = 32 * 2**20  # bytes of names, metadata and manifest
 MOST_TENSORS = 100_000
 MOST_ANSWER = 256 * 2**20  # bytes of one answer when it is unpacked
-DEEPEST = 40  # brackets within brackets of any JSON in a file
+DEEPEST = 40  # nesting of any JSON in a file
 TYPES = {"F32": np.float32, "U8": np.uint8, "I32": np.int32, "I64": np.int64}
 LENS_PARTS = {"ids": "I32", "logprobs": "F32", "chosen": "I32", "chosen_logprobs": "F32", "ranks": "I32",
               "divergence": "F32", "entropy": "F32", "values": "F32"}  # fmt: skip
@@ -58,7 +57,7 @@ LENS_PARTS = {"ids": "I32", "logprobs": "F32", "chosen": "I32", "chosen_logprobs
 
 @torch.no_grad()
 def save(capture: Capture, path: str | Path, *, maps: str | int = MAPS) -> Path:
-    """Write a .look file; of float32 maps as many as fit into `maps`, first layers first."""
+    """Write a .look file with as many float32 maps as fit into `maps`, first layers first."""
     from anyformer.inspection.page import held_answers
 
     place = Path(path)
@@ -86,7 +85,7 @@ def as_text(value: Any) -> str:
 
 
 def manifest_for_file(capture: Capture, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """What the page knows, and what Python readers of the file want besides; the lens joins the arrays."""
+    """The page's manifest with extras for Python readers of the file; the lens is added to the arrays."""
     from anyformer.inspection.lens import why_no_lens
     from anyformer.inspection.manifest import manifest_of, trust_of_page
 
@@ -106,7 +105,7 @@ def manifest_for_file(capture: Capture, arrays: dict[str, np.ndarray]) -> dict[s
 
 
 def map_arrays(capture: Capture, room: int) -> dict[str, np.ndarray]:
-    """Whole maps, and the rollout, while there is room."""
+    """Whole maps and the rollout, as far as they fit."""
     found: dict[str, np.ndarray] = {}
     for site in capture.sites:
         size = site.heads * len(capture.axes[site.queries]) * len(capture.axes[site.keys]) * 4
@@ -115,7 +114,7 @@ def map_arrays(capture: Capture, room: int) -> dict[str, np.ndarray]:
             room -= size
     try:
         shares = capture.rollout().float().numpy()
-    except UserError:  # a mixer without weights, streams that read each other: such a model has none
+    except UserError:  # no rollout for mixers without weights, or for streams with co-attention
         return found
     if shares.nbytes <= room:
         found["rollout"] = np.ascontiguousarray(shares)
@@ -130,7 +129,7 @@ def bad_file(path: Path, what: str) -> UserError:
 
 
 def read_look(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Metadata and arrays of a file, of bounded size and known types; whatever is wrong is one error."""
+    """Metadata and arrays of a file, with validated sizes and types; anything invalid is a UserError."""
     try:
         with open_regular(path) as file:
             data = file.read(MOST_BYTES + 1)
@@ -154,7 +153,7 @@ def read_look(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
 
 
 def one_array(path: Path, name: str, entry: Any, body: memoryview) -> np.ndarray:
-    """A tensor as it lies in the file, read only."""
+    """A read-only view of a tensor in the file."""
     if not isinstance(entry, dict) or entry.get("dtype") not in TYPES:
         raise bad_file(path, f"{name[:40]} has an unknown type")
     shape: Any = entry.get("shape")
@@ -176,7 +175,7 @@ def is_texts(value: Any) -> bool:
 
 
 def read_json_text(path: Path, text: str, kind: type) -> Any:
-    """JSON of bounded size and depth, whose outermost value is of that kind."""
+    """JSON of bounded size and depth, whose outermost value is a `kind`."""
     if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
         raise bad_file(path, f"more than {MOST_VALUES:,} values")
     try:
@@ -189,7 +188,7 @@ def read_json_text(path: Path, text: str, kind: type) -> Any:
 
 
 def is_deep(value: Any) -> bool:
-    """Whether lists and objects lie too deep in each other for those who go through them."""
+    """Whether JSON is nested too deeply for recursive code."""
     level = [value]
     for _ in range(DEEPEST):
         level = [item for one in level if isinstance(one, list | dict)
@@ -212,7 +211,7 @@ def unpacked(path: Path, data: bytes) -> bytes:
 
 
 class Saved(CaptureBase):
-    """A .look file, read as a capture is: what it does not hold it says. `Saved.open("x.look")`."""
+    """A .look file with the interface of a capture; an error for what it does not hold. `Saved.open("x.look")`."""
 
     def __init__(self, path: Path, metadata: Mapping[str, str], arrays: dict[str, np.ndarray]) -> None:
         self.path, self.arrays = path, arrays
@@ -249,7 +248,7 @@ class Saved(CaptureBase):
         return pixels
 
     def check_shapes(self) -> None:
-        """Maps are as large as their axes, and all parts of a lens agree."""
+        """Validate that maps match their axes, and that the parts of a lens agree in shape."""
         for site in self.sites:
             found = self.arrays.get(f"weights.{site.index}")
             if found is not None and (found.shape != self.map_shape(site) or found.dtype != np.float32):
@@ -268,12 +267,12 @@ class Saved(CaptureBase):
 
     @property
     def title(self) -> str:
-        """The model in a few words."""
+        """A short description of the model."""
         return self.about[0]
 
     @property
     def modality(self) -> str:
-        """What kind of input it is."""
+        """The kind of input."""
         return self.about[1]
 
     @property
@@ -287,18 +286,18 @@ class Saved(CaptureBase):
     # ------------------------------------------------------------ maps
 
     def weights(self, site: int, *, rows: slice = slice(None), row: int | None = None) -> Tensor:
-        """The weights (H,t,S) at a site for some queries."""
+        """The attention weights (H,t,S) of a site for some queries."""
         found = self.arrays.get(f"weights.{self.site(site).index}")
         if found is None or row not in (None, 0):
             raise self.lacks(f"the map of {self.sites[site].label}" + (f" for row {row}" if row else ""))
         return torch.from_numpy(found[:, rows].copy())
 
     def inputs_of(self, site: int) -> None:
-        """Queries and keys stay with the model."""
+        """None: queries and keys are not in the file."""
         return
 
     def rollout(self) -> Tensor:
-        """Attention through all layers as one map, heads by their mean and a residual of 0.5."""
+        """Attention rollout with the mean of the heads and a residual of 0.5."""
         found = self.arrays.get("rollout")
         if found is None:
             raise self.lacks("a rollout")
@@ -307,7 +306,7 @@ class Saved(CaptureBase):
     # ------------------------------------------------------------ answers
 
     def answer(self, view: str, query: Query | None = None) -> ViewAnswer:
-        """A view's answer, where the file holds one for this query."""
+        """A view's answer, if the file holds one for this query."""
         query = Query() if query is None else query
         wanted = {name: str(getattr(query, name)) for name in SELECTION} | dict(query.options)
         held = False
@@ -319,16 +318,16 @@ class Saved(CaptureBase):
                 data = unpacked(self.path, self.arrays[f"answer.{i}"].tobytes())
                 try:
                     return ViewAnswer.from_bytes(data)
-                except Exception as error:  # of safetensors, of JSON: an answer that somebody else made
+                except Exception as error:  # of safetensors or JSON, in an untrusted answer
                     raise bad_file(self.path, f"an answer that is broken: {short(error)}") from None
         raise self.lacks(f"this cell of the view {view[:40]!r}" if held else f"the view {view[:40]!r}")
 
     def steps(self, layer: int, head: int, query: int, *, kind: str = "self", stack: str | None = None) -> ViewAnswer:
-        """The steps of one head for one token, as the page is given them."""
+        """The steps of one head for one token, as for the page."""
         return self.answer("steps", Query(self.find_site(layer, kind=kind, stack=stack).index, head, query))
 
     def lens(self, top: int = 10) -> Lens:
-        """What the head would answer after each layer, at most the 12 best."""
+        """The logit lens, at most the top 12."""
         from anyformer.inspection.lens import Lens
 
         about = self.manifest.get("lens")
@@ -345,23 +344,23 @@ class Saved(CaptureBase):
         )  # fmt: skip
 
     def names(self, ids: Iterable[int], kind: str) -> dict[int, str]:
-        """What ids of the lens stand for."""
+        """Names of ids in the lens."""
         names = self.manifest.get("lens", {}).get("names", {})
         return {number: names.get(str(number), f"#{number}") for number in ids}
 
     def heads(self) -> list[dict[str, Any]]:
-        """A table of statistics, one row a head."""
+        """A table of statistics, one row per head."""
         found: list[dict[str, Any]] = self.manifest.get("heads", [])
         return found
 
     def prediction(self) -> list[PossibleAnswer]:
-        """What the model answered, best first."""
+        """The model's predictions, best first."""
         names = {one.name for one in fields(PossibleAnswer)}
         return [PossibleAnswer(**{name: one[name] for name in names}) for one in self.manifest.get("prediction", [])]
 
     @cached_property
     def trust(self) -> Trust:
-        """How well the capture agreed with its model."""
+        """How well the capture agrees with its model."""
         checks = self.manifest.get("trust", {}).get("checks", [])
         return Trust(tuple(read_check(one) for one in checks))
 
@@ -369,7 +368,7 @@ class Saved(CaptureBase):
 
     @property
     def start(self) -> Query:
-        """The cell that its page opens with."""
+        """The cell selected when its page opens."""
         return self.begins
 
     def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -379,17 +378,17 @@ class Saved(CaptureBase):
         return self.manifest, answers
 
     def show(self, port: int = 0, *, open_browser: bool = True) -> LookServer:
-        """Serve the page on loopback until stopped; gives the running server."""
+        """Serve the page on loopback until stopped; returns the running server."""
         from anyformer.inspection.saved_app import serve_saved
 
         return serve_saved(self.html(), port, open_browser=open_browser)
 
     def save(self, path: str | Path) -> Path:
-        """Write the same file somewhere else."""
+        """Copy the file."""
         return write_file(path, self.path.read_bytes())
 
 
-# ---------------------------------------------------------------- what a manifest says
+# ---------------------------------------------------------------- parsing a manifest
 
 
 def read_axis(given: Any) -> TokenAxis:
@@ -424,7 +423,7 @@ def read_site(index: int, given: Any, axes: Mapping[str, TokenAxis]) -> Site:
 
 
 def read_check(given: Any) -> TrustCheck:
-    """One measurement; a value that JSON cannot hold was not a number."""
+    """One check; null stands for nan."""
     value = math.nan if given["value"] is None else float(given["value"])
     return TrustCheck(str(given["name"]), value, float(given["tolerance"]))
 

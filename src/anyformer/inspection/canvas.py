@@ -1,6 +1,6 @@
-"""A drawing as a list of marks, written as SVG text or as PNG: both come from the same list, so they show the same.
+"""A drawing as a list of marks, rendered as SVG or PNG from the same list.
 
-SVG needs nothing but the standard library. PNG needs Pillow, for type; neither needs a display.
+SVG needs only the standard library. PNG needs Pillow, for text; neither needs a display.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from anyformer.plain_text import is_active
 Anchor = Literal["start", "middle", "end"]
 FAMILY = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 INK, SOFT, HAIR = "#1a1c20", "#5c6370", "#c9ced6"
-BASELINE = 0.35  # of the size: how far below its middle a line of type stands
-# Fonts with more letters than Pillow's own, by the names they have on Linux, macOS and Windows.
+BASELINE = 0.35  # offset of the baseline below the middle of a line, as a fraction of the font size
+# Fonts with more glyphs than Pillow's own, by their names on Linux, macOS and Windows.
 OTHER_FONTS = (
     "DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf",
     "NotoSansCJK-Regular.ttc", "DroidSansFallbackFull.ttf", "wqy-microhei.ttc", "PingFang.ttc", "msyh.ttc",
 )  # fmt: skip
-FINER = 4  # times a curve is painted larger
-NO_CHARACTER = "\uffff"  # in no font: every font draws its sign for a missing letter
+FINER = 4  # supersampling factor of curves
+NO_CHARACTER = "\uffff"  # in no font: drawn as the missing-glyph sign
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Label:
-    """One line of type around (x, y), the middle of its height; `up` reads from below to above."""
+    """One line of text, vertically centred at (x, y); `up` rotates it to read upwards."""
 
     x: float
     y: float
@@ -76,7 +76,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Pixels:
-    """A picture (rows, columns, 3) of bytes, stretched over a rectangle; `smooth` is for photographs."""
+    """An RGB image (rows, columns, 3) of bytes, scaled to a rectangle; `smooth` interpolates, for photographs."""
 
     x: float
     y: float
@@ -88,7 +88,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points (x, y); `dash` are lengths drawn and left out in turn, as SVG writes them."""
+    """A line through points (x, y); `dash` is an SVG dash pattern."""
 
     points: tuple[tuple[float, float], ...]
     stroke: str
@@ -101,7 +101,7 @@ Mark = Rectangle | Stroke | Label | Pixels | Curve
 
 @dataclass
 class Drawing:
-    """Marks in the order they are drawn, on white."""
+    """Marks in drawing order, on white."""
 
     width: float
     height: float
@@ -120,7 +120,7 @@ class Drawing:
         )
 
     def png(self, *, zoom: float = 2.0) -> bytes:
-        """The drawing as a PNG file of `zoom` pixels to a unit."""
+        """The drawing as a PNG file with `zoom` pixels per unit."""
         require("PIL", "a PNG needs", where="png", or_else="write an SVG")
         from PIL import Image, ImageDraw
 
@@ -143,7 +143,7 @@ def short(number: float) -> str:
 
 
 def shown(text: str) -> str:
-    r"""Text that an XML file may hold and a reader can see: what would act or cannot be written becomes its escape.
+    r"""Text safe for XML and display: control characters and characters not allowed in XML are escaped.
 
     >>> shown("a\x00b\ufffe")
     'a\\x00b\\ufffe'
@@ -156,7 +156,7 @@ def shown(text: str) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide a line of Helvetica is: a little more than less, so that nothing overlaps."""
+    """Approximate width of a line of Helvetica, rather too large than too small, so that nothing overlaps."""
     wide = 0.0
     for c in text:
         if unicodedata.east_asian_width(c) in "WF":
@@ -176,7 +176,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def svg_mark(mark: Mark) -> str:
-    """One element."""
+    """A mark as an SVG element."""
     match mark:
         case Rectangle():
             stroke = f' stroke="{mark.stroke}" stroke-width="{short(mark.line)}"' if mark.stroke else ""
@@ -214,15 +214,15 @@ def svg_mark(mark: Mark) -> str:
 
 
 def png_bytes(rgb: np.ndarray) -> bytes:
-    """Pixels (rows, columns, 3) as a PNG file, without any package."""
+    """Pixels (rows, columns, 3) as a PNG file, without Pillow."""
     rows, columns, _ = rgb.shape
-    lines = np.zeros((rows, 1 + columns * 3), np.uint8)  # each line begins with its filter, 0: as it is
+    lines = np.zeros((rows, 1 + columns * 3), np.uint8)  # each line starts with its filter type, 0: none
     lines[:, 1:] = rgb.astype(np.uint8).reshape(rows, -1)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)  # eight bits, three colours
+    head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)  # 8 bits per channel, RGB
     packed = zlib.compress(lines.tobytes(), 9)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
@@ -231,12 +231,12 @@ def png_bytes(rgb: np.ndarray) -> bytes:
 
 
 def paint(image: Any, draw: Any, mark: Mark, zoom: float) -> None:
-    """One mark onto a Pillow image."""
+    """Draw a mark on a Pillow image."""
     from PIL import Image
 
     match mark:
         case Rectangle():
-            # Edges are rounded, not sizes: neighbouring cells share an edge and leave no gap between them.
+            # Edges are rounded, not sizes, so that neighbouring cells have no gap between them.
             left, top = round(mark.x * zoom), round(mark.y * zoom)
             right, bottom = round((mark.x + mark.width) * zoom), round((mark.y + mark.height) * zoom)
             if mark.fill and right > left and bottom > top:
@@ -258,7 +258,7 @@ def paint(image: Any, draw: Any, mark: Mark, zoom: float) -> None:
 
 
 def paint_curve(image: Any, mark: Curve, zoom: float) -> None:
-    """Drawn large and made smaller, so that its edges are smooth: Pillow draws lines in whole pixels."""
+    """Draw a curve with antialiasing, by supersampling: Pillow draws lines in whole pixels."""
     from PIL import Image, ImageDraw
 
     room = mark.line + 1
@@ -276,7 +276,7 @@ def paint_curve(image: Any, mark: Curve, zoom: float) -> None:
 
 
 def dashed(points: Sequence[tuple[float, float]], lengths: Sequence[float]) -> list[list[tuple[float, float]]]:
-    """A line cut into the pieces that are drawn; whole where no lengths are given.
+    """The drawn pieces of a dashed line; the whole line if no dash lengths are given.
 
     >>> dashed([(0, 0), (5, 0)], [2, 1])
     [[(0, 0), (2.0, 0.0)], [(3.0, 0.0), (5, 0)]]
@@ -313,7 +313,7 @@ def paint_words(image: Any, draw: Any, mark: Label, zoom: float) -> None:
         draw.text((x - before, y + BASELINE * size), text, font=font, fill=mark.fill, anchor="ls")
         return
     room = 2 * size
-    cover = Image.new("L", (int(length) + room, 2 * room), 0)  # as wide as the text, with room for what hangs over
+    cover = Image.new("L", (int(length) + room, 2 * room), 0)  # as wide as the text, with a margin for overhang
     ImageDraw.Draw(cover).text((size, room + BASELINE * size), text, font=font, fill=255, anchor="ls")
     turned = cover.transpose(Image.Transpose.ROTATE_90)  # a point (a, b) of it is now at (b, width - a)
     at = round(x - room), round(y - (cover.width - size - before))
@@ -322,7 +322,7 @@ def paint_words(image: Any, draw: Any, mark: Label, zoom: float) -> None:
 
 @cache
 def pillow_font(size: int, name: str | None = None) -> Any:
-    """Pillow's own font, or one of the system; None where the system has no such."""
+    """Pillow's own font, or a system font; None if it is not installed."""
     from PIL import ImageFont
 
     if name is None:
@@ -335,7 +335,7 @@ def pillow_font(size: int, name: str | None = None) -> Any:
 
 @cache
 def has_letter(size: int, name: str | None, letter: str) -> bool:
-    """Whether a font can draw a letter; one that cannot draws the sign that it has for all it does not know."""
+    """Whether a font has a glyph for a letter, that is, does not draw its missing-glyph sign."""
     font = pillow_font(size, name)
     if letter.isspace():
         return True
@@ -343,7 +343,7 @@ def has_letter(size: int, name: str | None, letter: str) -> bool:
 
 
 def readable(text: str, size: int) -> tuple[str, Any]:
-    """The text, and the font that has most of its letters; those that it lacks become plain ones or numbers."""
+    """The text, and the font with most of its letters; missing ones are replaced by `plain_letter`."""
     letters = {c for c in text if not unicodedata.combining(c)}
     best, most = None, -1
     for name in (None, *OTHER_FONTS):
@@ -358,7 +358,7 @@ def readable(text: str, size: int) -> tuple[str, Any]:
 
 
 def plain_letter(letter: str, size: int, font: str | None) -> str:
-    """A letter without its accents or, where that is none either, its number."""
+    """A letter without its accents or, if the font lacks that too, its escaped code point."""
     bare = "".join(c for c in unicodedata.normalize("NFKD", letter) if not unicodedata.combining(c))
     if bare and all(has_letter(size, font, c) for c in bare):
         return bare

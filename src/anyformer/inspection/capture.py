@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from anyformer.inspection.steps import HeadSteps
     from anyformer.inspection.trust import Trust
 
-MOST_KEPT = 64 * 2**20  # bytes of results that are remembered; a long map is asked for in many parts
+MOST_KEPT = 64 * 2**20  # bytes of cached results; a long map is requested in many parts
 Layers = str | Iterable[int]
 
 
@@ -56,13 +56,13 @@ def look(
     budget: str | int = "1GB",
     name: str = "",
 ) -> Capture:
-    """Run a model once over one input and keep what is needed to look inside; the model itself is not touched.
+    """Run a model once on one input and record what inspection needs; the model itself is not changed.
 
-    `source` is what `anyformer.load` gives, or a network. `inputs` is what it reads: a text, an image, a row or rows
-    of a table, token ids (1, T), or a tuple of tensors for a network by itself; a trained model has an example of its
-    own. `target` is the text that an encoder-decoder writes (what it would write itself, if not given). `layers`
-    are those whose maps are wanted, counted from 0. What would take more memory than `budget` is refused before any
-    work, with smaller ways named. `name` is what the model is called in titles.
+    `source` is the result of `anyformer.load`, or a network. `inputs` is its input: a text, an image, a row or rows of
+    a table, token ids (1, T), or a tuple of tensors for a bare network; by default an example of a trained model.
+    `target` is the target text of an encoder-decoder (by default what it generates). `layers` are those whose maps are
+    wanted, counted from 0. More memory than `budget` is an error before any work, which names alternatives. `name` is
+    the model's name in titles.
     """
     predictor, model = opened(source)
     if inputs is None:
@@ -73,7 +73,7 @@ def look(
     wanted = layer_filter(layers)
     with torch.no_grad():
         given = given_to(predictor, model, inputs, target)
-        check_budget(getattr(model, "_orig_mod", model), given, layers, budget)  # of a compiled model, what it wraps
+        check_budget(getattr(model, "_orig_mod", model), given, layers, budget)  # of a compiled model, the wrapped one
         copied, given, found = record_pass(model, given, wanted)
         return Capture(source, inputs, predictor, copied, given, found, name=name, budget=budget)
 
@@ -91,7 +91,7 @@ def opened(source: Any) -> tuple[Predictor | None, nn.Module]:
 
 
 def layer_filter(layers: Layers) -> Callable[[str, int], bool]:
-    """Which blocks' mixers are kept."""
+    """A predicate for the blocks whose mixers are recorded."""
     if isinstance(layers, str):
         if layers != "all":
             raise UserError(f"layers {layers!r} is not known", where="look", fix='use "all" or numbers from 0')
@@ -101,12 +101,12 @@ def layer_filter(layers: Layers) -> Callable[[str, int], bool]:
 
 
 def check_budget(model: nn.Module, given: NetworkInputs, layers: Layers, budget: str | int) -> None:
-    """Refuse what would take more memory than allowed."""
+    """Raise an error for a look that needs more memory than the budget."""
     check(price_call(model, given.args, given.options, layers), budget)
 
 
 class Capture(CaptureBase):
-    """One pass and everything that can be asked about it; see the module's first lines."""
+    """One recorded pass, and everything computed from it; see the module's docstring."""
 
     def __init__(
         self, source: Any, inputs: Any, predictor: Predictor | None, model: nn.Module, given: NetworkInputs,
@@ -118,17 +118,17 @@ class Capture(CaptureBase):
         self.output = found.output
         self.row = 0
         self.others: list[Capture] = []
-        self.run: Path | None = None  # the folder of the training run it is from, whose checkpoints a page can show
+        self.run: Path | None = None  # the training run that it is from, whose checkpoints a page can show
         self.axes = self.find_axes()
         if "decoder" in self.axes:
             self.axes["decoder"] = replace(self.axes["decoder"], written=written_tokens(self))
         self.sites = tuple(self.site_of(i, call) for i, call in enumerate(found.mixers))
-        self.kept: dict[tuple[Any, ...], Any] = {}  # the newest results, so that a page can ask for parts of one
+        self.kept: dict[tuple[Any, ...], Any] = {}  # cache of the newest results, of which a page requests parts
 
     def __repr__(self) -> str:
         return f"Capture({self.title}, {self.given.text[:40]!r})"
 
-    # ------------------------------------------------------------ what it is about
+    # ------------------------------------------------------------ model and input
 
     @cached_property
     def modality(self) -> str:
@@ -143,19 +143,19 @@ class Capture(CaptureBase):
 
     @cached_property
     def input_kind(self) -> str | None:
-        """How another input is typed on the page: text, image, or table (JSON); None where none can be."""
+        """How a new input is entered on the page: text, image, or table (JSON); None if it cannot be."""
         return None if self.predictor is None else input_kind(self.predictor)
 
     @cached_property
     def title(self) -> str:
-        """The model in a few words."""
+        """A short description of the model."""
         name = self.name or type(getattr(self.model, "spec", self.model)).__name__
         blocks = len(self.found.blocks)
         heads = max((site.heads for site in self.sites), default=0)
         return f"{name} · {blocks} layer{'s' * (blocks != 1)} · {heads} head{'s' * (heads != 1)}"
 
     def find_axes(self) -> dict[str, TokenAxis]:
-        """The tokens of every stack, as they enter its first block."""
+        """The input tokens of every stack."""
         lengths: dict[str, int] = {}
         for call in self.found.blocks:
             lengths.setdefault(call.stack, call.before.shape[1])
@@ -171,7 +171,7 @@ class Capture(CaptureBase):
         return found
 
     def inputs_for(self, stack: str) -> Sequence[Any]:
-        """What the embedding of a stack was given."""
+        """The inputs of a stack's embedding."""
         args = self.given.args
         if stack in ("encoder", "first"):
             return args[0] if isinstance(args[0], tuple) else (args[0],)
@@ -200,7 +200,7 @@ class Capture(CaptureBase):
                     heads, groups, causal, queries, keys)  # fmt: skip
 
     def axis_for(self, stack: str, length: int) -> str:
-        """The name of an axis of that length: the stack's own, or a numbered one where layers change the count."""
+        """The name of an axis of this length: the stack's own, or a new one if layers change the number of tokens."""
         if stack in self.axes and len(self.axes[stack]) == length:
             return stack
         name = f"{stack}:{length}"
@@ -209,7 +209,7 @@ class Capture(CaptureBase):
         return name
 
     def token_ids(self, stack: str = "") -> list[int] | None:
-        """The ids of the shown row, where tokens have ids."""
+        """The token ids of the shown row, if tokens have ids."""
         axis = self.axes.get(stack) or self.axes.get("decoder")
         ids = [] if axis is None else [token.id for token in axis.tokens]
         return None if not ids or any(number is None for number in ids) else [int(number or 0) for number in ids]
@@ -217,7 +217,7 @@ class Capture(CaptureBase):
     # ------------------------------------------------------------ maps
 
     def weights(self, site: int, *, rows: slice = ALL, row: int | None = None) -> Tensor:
-        """The weights (H,t,S) at a site for some queries of one row of the batch, in float32 on the CPU."""
+        """The attention weights (H,t,S) of a site for some queries of one row of the batch, in float32 on the CPU."""
         call, at = self.found.mixers[self.site(site).index], self.row if row is None else row
         key = ("weights", site, rows.start, rows.stop, rows.step, at)
         if key not in self.kept:
@@ -256,18 +256,18 @@ class Capture(CaptureBase):
         return found
 
     def keep(self, key: tuple[Any, ...], value: Any, most: int = 16) -> None:
-        """Remember a result; the oldest go first, by number and by size, and the newest is always there."""
+        """Cache a result; the oldest are evicted by count and size, the newest always stays."""
         self.kept[key] = value
         while len(self.kept) > most or (len(self.kept) > 1 and sum(map(bytes_in, self.kept.values())) > MOST_KEPT):
             self.kept.pop(next(iter(self.kept)))
 
     def fused(self, site: int) -> Tensor:
-        """What the mixer gave in the pass itself, by whatever kernel ran, (B,T,D)."""
+        """The mixer's output in the recorded pass, from whatever kernel ran, (B,T,D)."""
         out = self.found.mixers[site].out
         assert out is not None
         return out
 
-    # ------------------------------------------------------------ the stream
+    # ------------------------------------------------------------ the residual stream
 
     def blocks(self, stack: str = "") -> list[BlockCall]:
         """The calls of a stack's blocks, in order."""
@@ -279,12 +279,12 @@ class Capture(CaptureBase):
         return list(dict.fromkeys(call.stack for call in self.found.blocks))
 
     def residuals(self, stack: str = "") -> list[Tensor]:
-        """The stream (B,T,D) before the first block and after each."""
+        """The residual stream (B,T,D) before the first block and after each."""
         calls = self.blocks(stack)
         return [call.before for call in calls[:1]] + [call.after for call in calls if call.after is not None]
 
     def rerun(self, given: NetworkInputs | None = None) -> Any:
-        """One more pass of the shadow over the same input, such as inside `ablate`."""
+        """Run the shadow again, by default on the same input, for example inside `ablate`."""
         given = self.given if given is None else given
         with torch.no_grad():
             return self.model(*given.args, **given.options)
@@ -292,11 +292,11 @@ class Capture(CaptureBase):
     # ------------------------------------------------------------ answers
 
     def prediction(self, output: Any = None, *, at: int | None = None, top: int = 5) -> list[PossibleAnswer]:
-        """What the model answers, best first."""
+        """The model's predictions, best first."""
         return predictions(self, output, at=at, top=top)
 
     def names(self, ids: Iterable[int], kind: str) -> dict[int, str]:
-        """What ids of words or classes stand for."""
+        """Names of token or class ids."""
         from anyformer.inspection.word_names import names_of
 
         return names_of(self, ids, kind)
@@ -308,7 +308,7 @@ class Capture(CaptureBase):
 
     @cached_property
     def trust(self) -> Trust:
-        """How well the numbers shown here agree with what the model computed."""
+        """How well the numbers shown agree with the model's own computation."""
         from anyformer.inspection.trust import trust_of
 
         return trust_of(self)
@@ -323,7 +323,7 @@ class Capture(CaptureBase):
         self, *, fuse: Fuse = "mean", residual: float = 0.5, depth: int | None = None, discard: float = 0.0,
         stack: str = "", rows: Sequence[int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Attention through all layers as one map (T,S), rows sum to 1; see `inspection.rollout.rollout`."""
+        """Attention rollout through all layers (T,S), rows sum to 1; see `inspection.rollout.rollout`."""
         from anyformer.inspection.rollout import rollout
 
         return rollout(self, fuse=fuse, residual=residual, depth=depth, discard=discard, stack=stack, rows=rows)
@@ -332,25 +332,25 @@ class Capture(CaptureBase):
         self, *, answer: int | None = None, at: int | None = None, depth: int | None = None, stack: str = "",
         rows: Sequence[int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """How much each input token raised an answer through attention, (T,S); see `inspection.relevance.relevance`."""
+        """Relevance of each input token for an answer, (T,S); see `inspection.relevance.relevance`."""
         from anyformer.inspection.relevance import relevance
 
         return relevance(self, answer=answer, at=at, depth=depth, stack=stack, rows=rows)
 
     def lens(self, top: int = 10) -> Lens:
-        """What the head would answer after each layer."""
+        """The logit lens: the head's predictions after each layer."""
         from anyformer.inspection.lens import lens_of
 
         return lens_of(self, top)
 
     def heads(self) -> list[dict[str, Any]]:
-        """A table of statistics, one row a head."""
+        """A table of statistics, one row per head."""
         from anyformer.inspection.head_stats import head_statistics
 
         return head_statistics(self)
 
     def compare(self, other: Capture) -> Comparison:
-        """Put another capture beside this one, on the page too; gives the differences of maps, heads and answers."""
+        """Compare with another capture, also on the page; returns the differences of maps, heads and answers."""
         from anyformer.inspection.compare import Comparison
 
         found = Comparison(self, other)
@@ -359,7 +359,7 @@ class Capture(CaptureBase):
 
     @cached_property
     def checkpoints(self) -> CheckpointSteps | None:
-        """This input through every checkpoint of the run that the model comes from; None where it comes from none."""
+        """This input in every checkpoint of the model's run; None if the model does not come from a run."""
         from anyformer.inspection.checkpoint_steps import series_of
 
         return series_of(self)
@@ -367,34 +367,34 @@ class Capture(CaptureBase):
     # ------------------------------------------------------------ pages and pictures
 
     def show(self, port: int = 0, *, open_browser: bool = True) -> Any:
-        """Serve the page on loopback until stopped; gives the running server."""
+        """Serve the page on loopback until stopped; returns the running server."""
         from anyformer.inspection.server import serve_look
 
         return serve_look(self, port=port, open_browser=open_browser)
 
     @property
     def start(self) -> Query:
-        """The cell that its page opens with."""
+        """The cell selected when its page opens."""
         from anyformer.inspection.manifest import start_of
 
         return start_of(self)
 
     def answer(self, view: str, query: Query | None = None) -> ViewAnswer:
-        """What the page gets for a view of it: facts and arrays."""
+        """A view's answer for the page: facts and arrays."""
         from anyformer.inspection.read_query import view_answer
 
         found, _ = view_answer(self, view, Query() if query is None else query)
         return ViewAnswer(finite(found.facts), found.arrays)
 
     def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What its page knows, and what an exported one holds of every view."""
+        """The page's manifest, and the answers of every view in an exported page."""
         from anyformer.inspection.manifest import manifest_of, trust_of_page
         from anyformer.inspection.page import held_answers
 
         return {**manifest_of(self), "trust": trust_of_page(self)}, held_answers(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write a .look file: the answers of every view, which open without the model."""
+        """Write a .look file with the answers of every view, which opens without the model."""
         from anyformer.inspection.bundle import save
 
         return save(self, path)
@@ -418,7 +418,7 @@ PER_ROW = ("query_positions", "key_positions", "query_index", "key_index", "key_
 
 
 def one_row(p: AttentionInputs, row: int) -> AttentionInputs:
-    """The same for one row of the batch."""
+    """The attention inputs of one row of the batch."""
     batch = p.q.shape[0]
     if batch == 1:
         return p

@@ -1,4 +1,4 @@
-"""What a capture and a .look file have in common: sites and their tokens, exact weights, and pictures."""
+"""The common base of captures and .look files: sites and their tokens, exact weights, and figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CaptureBase(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The model in a few words."""
+        """A short description of the model."""
 
     @property
     @abstractmethod
@@ -46,19 +46,19 @@ class CaptureBase(ABC):
 
     @abstractmethod
     def weights(self, site: int, *, rows: slice = ALL, row: int | None = None) -> Tensor:
-        """The weights (H,t,S) at a site for some queries, in float32."""
+        """The attention weights (H,t,S) of a site for some queries, in float32."""
 
     @abstractmethod
     def rollout(self) -> Tensor:
-        """Attention through all layers as one map (T,S)."""
+        """Attention rollout through all layers (T,S)."""
 
     @abstractmethod
     def lens(self, top: int = 10) -> Lens:
-        """What the head would answer after each layer."""
+        """The logit lens: the head's predictions after each layer."""
 
     @abstractmethod
     def names(self, ids: Iterable[int], kind: str) -> dict[int, str]:
-        """What ids of words or classes stand for."""
+        """Names of token or class ids."""
 
     # ------------------------------------------------------------ sites
 
@@ -68,7 +68,7 @@ class CaptureBase(ABC):
         return self.sites[index]
 
     def find_site(self, layer: int, *, kind: str = "self", stack: str | None = None) -> Site:
-        """The site of a layer counted from 0; of an encoder-decoder the decoder's unless `stack` says otherwise."""
+        """The site of a layer counted from 0; for an encoder-decoder the decoder's unless `stack` is given."""
         stacks = [stack] if stack is not None else ["", "decoder", "encoder", "first", "second"]
         for one in stacks:
             for site in self.sites:
@@ -79,7 +79,7 @@ class CaptureBase(ABC):
                         fix="layers are " + ", ".join(sorted({str(site.layer) for site in self.sites})))  # fmt: skip
 
     def row_tokens(self, site: Site) -> tuple[Token, ...]:
-        """The tokens that name a site's rows: in cross-attention those that its steps write, where they write any."""
+        """The tokens that label a site's rows: in cross-attention the output tokens of the steps, if there are any."""
         axis = self.axes[site.queries]
         return axis.written if site.kind == "cross" and axis.written else axis.tokens
 
@@ -100,21 +100,21 @@ class CaptureBase(ABC):
     @property
     @abstractmethod
     def start(self) -> Query:
-        """The cell that its page opens with."""
+        """The cell selected when its page opens."""
 
     @abstractmethod
     def answer(self, view: str, query: Query | None = None) -> ViewAnswer:
-        """What the page gets for a view of it: facts and arrays."""
+        """A view's answer for the page: facts and arrays."""
 
     @abstractmethod
     def page_parts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What a page knows, and the answers that it holds."""
+        """The manifest and the answers of a page."""
 
     def png(
         self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
         query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
     ) -> Path:  # fmt: skip
-        """Write one view as PNG, with `zoom` pixels to each of its units; see `inspection.figure` for all of them.
+        """Write one view as PNG, with `zoom` pixels per unit; see `inspection.figure` for the list of views.
 
         Layers, heads, queries and sites are counted from 0.
         """
@@ -136,7 +136,7 @@ class CaptureBase(ABC):
         return write_file(path, drawing.svg())
 
     def html(self, path: str | Path | None = None) -> str:
-        """The page as one self-contained HTML file, which opens from disk."""
+        """The page as a self-contained HTML file, which opens from disk."""
         from anyformer.inspection.page import exported_page
 
         text = exported_page(*self.page_parts())
@@ -151,11 +151,11 @@ class CaptureBase(ABC):
 
     @abstractmethod
     def show(self, port: int = 0, *, open_browser: bool = True) -> Any:
-        """Serve the page on loopback until stopped; gives the running server."""
+        """Serve the page on loopback until stopped; returns the running server."""
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     place = Path(path)
     if not place.absolute().parent.is_dir():
         raise UserError("the folder is not there", where=str(place.parent), fix="make it first")

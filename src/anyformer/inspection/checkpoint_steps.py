@@ -1,6 +1,6 @@
-"""One input seen by every checkpoint of a run: how heads form, what the model answers, what it costs.
+"""One input in every checkpoint of a run: attention maps, head statistics, predictions and losses.
 
-A run that is still training gains checkpoints and may delete old ones; what was looked at once is kept here.
+A run that is still training adds checkpoints and may delete old ones; results are cached here.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
     from anyformer.inspection.prediction import PossibleAnswer
     from anyformer.training.run.history import History
 
-MOST = 24  # checkpoints looked at, spread over the run
-LONGEST = 128  # tokens of a kept map
-BYTES = 2**26  # of all kept maps
+MOST = 24  # most checkpoints, spread over the run
+LONGEST = 128  # tokens of a stored map
+BYTES = 2**26  # of all stored maps
 
 
 @dataclass(frozen=True)
 class CheckpointLook:
-    """What one checkpoint makes of the input."""
+    """The results of one checkpoint for the input."""
 
     step: int
     heads: list[dict[str, Any]]  # see head_statistics
-    maps: dict[int, np.ndarray]  # by site (H,t,s) uint8: 255 sqrt(weight), which keeps small weights apart
+    maps: dict[int, np.ndarray]  # by site (H,t,s) uint8: 255 sqrt(weight), for resolution of small weights
     prediction: list[PossibleAnswer]
 
     def weights(self, site: int) -> np.ndarray:
-        """The kept weights of a site (H,t,s), to within 0.4 %."""
+        """The stored weights of a site (H,t,s), to within 0.4 %."""
         return np.square(self.maps[site].astype(np.float32) / 255.0)
 
 
 class CheckpointSteps:
-    """The checkpoints of a run as a series, for the input of a capture."""
+    """The series of a run's checkpoints, for the input of a capture."""
 
     def __init__(self, folder: Path, capture: Capture, most: int = MOST) -> None:
         self.folder, self.capture, self.most = folder, capture, most
         self.looks: dict[int, CheckpointLook] = {}
-        self.lock = Lock()  # a server asks from several threads
+        self.lock = Lock()  # a server calls from several threads
         heads = sum(site.heads for site in capture.sites)
         self.tokens = max(8, min(LONGEST, isqrt(BYTES // max(1, heads * most))))
 
     def read(self) -> list[CheckpointLook]:
-        """Every checkpoint, oldest first; those that are new since the last call are looked at now."""
+        """Every checkpoint, oldest first; new ones are run now."""
         with self.lock:
             self.take_new()
             return [self.looks[step] for step in sorted(self.looks)]
@@ -67,12 +67,12 @@ class CheckpointSteps:
                 found = self.see(step, path)
                 if found is not None:
                     self.looks[step] = found
-        if len(self.looks) > 2 * self.most:  # of a long run that was followed for long
+        if len(self.looks) > 2 * self.most:  # a long run, followed for a long time
             kept = spread(sorted(self.looks), self.most)
             self.looks = {step: self.looks[step] for step in kept}
 
     def see(self, step: int, path: Path) -> CheckpointLook | None:
-        """The input through one checkpoint; None where it was deleted meanwhile."""
+        """Run the input through one checkpoint; None if it was deleted meanwhile."""
         from anyformer.inference.opening import load
 
         try:
@@ -92,7 +92,7 @@ class CheckpointSteps:
 
 
 def checkpoint_steps(folder: str | Path, inputs: Any, *, target: str | None = None) -> list[CheckpointLook]:
-    """What every checkpoint of a run makes of one input, oldest first."""
+    """The results of every checkpoint of a run for one input, oldest first."""
     from anyformer.inference.opening import load
     from anyformer.training.run.folder import RunFolder
 
@@ -114,13 +114,13 @@ def run_folder(capture: Capture) -> Path | None:
 
 
 def followed_runs(capture: Capture) -> tuple[Path, ...]:
-    """The runs that a page of this capture follows: its own, and those of what it is compared with."""
+    """The runs that a page of this capture follows: its own, and those of the captures it is compared with."""
     found = [run_folder(one) for one in (capture, *capture.others)]
     return tuple(dict.fromkeys(folder for folder in found if folder is not None))[:MOST_RUNS]
 
 
 def look_alike(capture: Capture, source: Any) -> Capture:
-    """Another model of the same kind over the very tensors of a capture."""
+    """A capture of another model on the same input tensors."""
     from anyformer.inspection.capture import opened
 
     predictor, model = opened(source)
@@ -129,7 +129,7 @@ def look_alike(capture: Capture, source: Any) -> Capture:
 
 
 def newest_look(capture: Capture) -> Capture:
-    """The same input through the newest checkpoint of the capture's run."""
+    """A capture of the newest checkpoint of the capture's run on the same input."""
     from anyformer.inference.opening import load
 
     folder = run_folder(capture)
@@ -143,7 +143,7 @@ def newest_look(capture: Capture) -> Capture:
 
 
 def own_step(capture: Capture) -> int | None:
-    """The step of the checkpoint that a capture's model is; None of a model that is none of the run's checkpoints."""
+    """The step of the capture's checkpoint; None if its model is not one of the run's checkpoints."""
     run, predictor = run_folder(capture), capture.predictor
     own = None if predictor is None else predictor.opened.folder
     if run is None or own is None:
@@ -157,7 +157,7 @@ def device_of(capture: Capture) -> Any:
 
 
 def spread(items: list[Any], most: int) -> list[Any]:
-    """At most so many, evenly over the list, the first and the last among them.
+    """At most `most` items, evenly spread over the list, with the first and the last.
 
     >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
     [1, 4, 7]
@@ -168,7 +168,7 @@ def spread(items: list[Any], most: int) -> list[Any]:
 
 
 def losses_at(past: History, steps: list[int]) -> list[dict[str, float | None]]:
-    """The loss of training and of validation at some steps: the last that was logged up to each."""
+    """Training and validation loss at some steps: the last one logged up to each."""
     curves = {"training": past.curve("loss")} | {split: past.curve("loss", split) for split in past.splits()}
     return [{name: value_at(curve, step) for name, curve in curves.items()} for step in steps]
 

@@ -1,8 +1,8 @@
-"""Two captures side by side: another input, another checkpoint, or another model with the same layout.
+"""Comparison of two captures: another input, another checkpoint, or another model with the same layout.
 
-Maps are compared over the tokens that both have; weight on all other keys is kept as one further key, so that every row
+Maps are compared over their common tokens; the weight on all other keys is kept as one further key, so that every row
 still sums to 1. The distance of two heads is the mean Jensen-Shannon divergence of their rows in bits: 0 for the same
-map, 1 where no row has a key in common.
+map, 1 if no row has a key in common.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from anyformer.inspection.axis import TokenAxis
     from anyformer.inspection.capture import Capture
 
-ENTRIES = 2**20  # of a map read at once
-LONGEST = 2048  # tokens between a common beginning and end that are searched for more; the time grows with its square
+ENTRIES = 2**20  # elements of a map read at once
+LONGEST = 2048  # most tokens between a common prefix and suffix that are aligned; the time is quadratic
 
 
 @dataclass(frozen=True)
 class TokenAlignment:
-    """Which tokens of two axes are the same: their places in the first and in the second, in order."""
+    """The common tokens of two axes: their positions in the first and in the second, in order."""
 
     first: tuple[int, ...]
     second: tuple[int, ...]
@@ -39,7 +39,7 @@ class TokenAlignment:
 
 
 def align(first: TokenAxis, second: TokenAxis) -> TokenAlignment:
-    """The longest runs of equal tokens; patches and columns are equal by their place and name.
+    """Align two axes by their longest runs of equal tokens; patches are equal by position, columns by name.
 
     >>> from anyformer.inspection.axis import Token, TokenAxis
     >>> one, two = (TokenAxis("", tuple(map(Token, text.split()))) for text in ("an old dog", "an old black dog"))
@@ -55,7 +55,7 @@ def align(first: TokenAxis, second: TokenAxis) -> TokenAlignment:
     pairs = [(i, i) for i in range(start)]
     middle = one[start : len(one) - end], two[start : len(two) - end]
     if max(map(len, middle)) <= LONGEST:
-        # The default would drop frequent tokens of long texts as noise.
+        # The default (autojunk) would ignore frequent tokens of long texts.
         matcher = SequenceMatcher(None, *middle, autojunk=False)
         for a, b, size in matcher.get_matching_blocks():
             pairs += [(start + a + i, start + b + i) for i in range(size)]
@@ -72,11 +72,11 @@ class Comparison:
         self.alignments: dict[tuple[str, str], TokenAlignment] = {}
 
     def queries(self, site: int) -> TokenAlignment:
-        """The queries of a site that both captures have."""
+        """The common queries of a site."""
         return self.aligned(self.first.sites[site].queries, self.second.sites[site].queries)
 
     def keys(self, site: int) -> TokenAlignment:
-        """The keys of a site that both captures have."""
+        """The common keys of a site."""
         return self.aligned(self.first.sites[site].keys, self.second.sites[site].keys)
 
     def aligned(self, one: str, two: str) -> TokenAlignment:
@@ -85,9 +85,9 @@ class Comparison:
         return self.alignments[one, two]
 
     def maps(self, site: int, *, rows: slice = slice(None), head: int | None = None) -> tuple[Tensor, Tensor]:
-        """Both maps over the tokens in common, (H,t,s+1) each: the last column is the weight on all other keys.
+        """Both maps over the common tokens, (H,t,s+1) each: the last column is the weight on all other keys.
 
-        `rows` picks from the queries in common.
+        `rows` selects common queries.
         """
         queries, keys = self.queries(site), self.keys(site)
         pairs = (
@@ -99,28 +99,28 @@ class Comparison:
         return one, two
 
     def difference(self, site: int, head: int, *, rows: slice = slice(None)) -> Tensor:
-        """Second minus first over the tokens in common, (t,s)."""
+        """Second minus first over the common tokens, (t,s)."""
         one, two = self.maps(site, rows=rows, head=head)
         return (two - one)[0, :, :-1]
 
     def distance(self, site: int) -> list[float | None]:
-        """How far each head's map is from its own in the other capture, in bits; None where no query is shared."""
+        """The distance of each head's two maps in bits; None if they have no common query."""
         heads, shared = self.first.sites[site].heads, len(self.queries(site))
         total, count = torch.zeros(heads, dtype=torch.float64), torch.zeros(heads, dtype=torch.float64)
         for rows in blocks(shared, heads * (len(self.keys(site)) + 1)):
             one, two = self.maps(site, rows=rows)
-            live = (one.sum(-1) > 0.5) & (two.sum(-1) > 0.5)  # (H,t); a query that sees nothing has no distance
+            live = (one.sum(-1) > 0.5) & (two.sum(-1) > 0.5)  # (H,t); a fully masked query has no distance
             total += divergence(one, two).double().masked_fill(~live, 0.0).sum(-1)
             count += live.sum(-1)
         return [None if value != value else value for value in (total / count).tolist()]
 
     @cached_property
     def distances(self) -> list[list[float | None]]:
-        """The distance of every head of every attention, a list a site; empty for a mixer that is none."""
+        """The distances of all heads, a list per site; empty for mixers without attention."""
         return [self.distance(site.index) if site.kind != "other" else [] for site in self.first.sites]
 
     def predictions(self, top: int = 10) -> list[dict[str, Any]]:
-        """What either answers, the first one's best before what only the second names."""
+        """The predictions of both, those of the first before those only in the second."""
         both = self.first, self.second
         found = [{choice.name: choice for choice in capture.prediction(top=top)} for capture in both]
         return [
@@ -135,14 +135,14 @@ def compare(first: Capture, second: Capture) -> Comparison:
 
 
 def check_layout(first: Capture, second: Capture) -> None:
-    """Refuse two models whose heads do not correspond to each other."""
+    """Raise an error for two models whose heads do not correspond."""
     reason = layout_problem(first, second)
     if reason:
         raise UserError(reason, where="compare", fix="compare two inputs, two checkpoints, or two models of one layout")
 
 
 def layout_problem(first: Capture, second: Capture) -> str:
-    """Why two captures cannot be compared head by head; nothing where they can."""
+    """Why two captures cannot be compared head by head; empty if they can."""
     layouts = [[(site.label, site.kind, site.heads) for site in capture.sites] for capture in (first, second)]
     if len(layouts[0]) != len(layouts[1]):
         return f"one model has {len(layouts[0])} attention layers, the other {len(layouts[1])}"
@@ -153,7 +153,7 @@ def layout_problem(first: Capture, second: Capture) -> str:
 
 
 def picked(capture: Capture, site: int, rows: tuple[int, ...], heads: slice) -> Tensor:
-    """The weights of some queries, (H,t,S); one slice from the first to the last of them is read."""
+    """The weights of some queries, (H,t,S), read as one slice from the first to the last of them."""
     if not rows:
         found = capture.weights(site, rows=slice(0, 0))
         return found[heads]
@@ -163,7 +163,7 @@ def picked(capture: Capture, site: int, rows: tuple[int, ...], heads: slice) -> 
 
 
 def common(weights: Tensor, keys: tuple[int, ...]) -> Tensor:
-    """(H,t,S) over some keys, with one more column for what goes elsewhere: (H,t,s+1)."""
+    """Weights (H,t,S) restricted to some keys, plus a column for all others: (H,t,s+1)."""
     shared = weights[..., torch.tensor(keys, dtype=torch.long)]
     return torch.cat([shared, (weights.sum(-1) - shared.sum(-1)).clamp(min=0.0)[..., None]], -1)
 
@@ -175,12 +175,12 @@ def divergence(one: Tensor, two: Tensor) -> Tensor:
 
 
 def entropy(rows: Tensor) -> Tensor:
-    """Of rows that sum to 1, in bits."""
+    """Entropy of rows that sum to 1, in bits."""
     return torch.special.entr(rows.double()).sum(-1) / torch.log(torch.tensor(2.0, dtype=torch.float64))
 
 
 def blocks(rows: int, entries: int) -> Iterator[slice]:
-    """Blocks of rows of so many entries each."""
+    """Blocks of rows with at most ENTRIES elements."""
     step = max(1, ENTRIES // max(1, entries))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 

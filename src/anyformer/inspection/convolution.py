@@ -1,4 +1,4 @@
-"""A convolution written as attention: one head for each cell of the kernel, at a fixed distance (1911.03584)."""
+"""A convolution as multi-head attention: one head per kernel cell, at a fixed offset (1911.03584)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from anyformer.positions.none import NoRelative
 def attention_from_convolution(
     weight: Tensor, bias: Tensor | None = None, *, sharpness: float = 1000.0
 ) -> ConvolutionByAttention:
-    """The attention layer of K x K heads that gives what a convolution (O,I,K,K) with `padding="same"` gives.
+    """An attention layer with K x K heads that equals a convolution (O,I,K,K) with `padding="same"`.
 
-    Each head scores a pair of cells by -`sharpness` |their distance - the head's own|^2: the relative positions of the
-    paper. The larger the sharpness, the harder a head looks at one cell; above 745 every other weight is exactly 0 in
-    float64 (above 104 in float32), so the layer is the convolution and not something near it. Content has no say
-    (queries and keys are 0), values are the input, and the kernel is the output projection. A head whose cell lies
-    outside of the image sees nothing and gives 0, which is zero padding.
+    Each head scores a pair of cells by -`sharpness` |their offset - the head's offset|^2: the relative positions of the
+    paper. The larger the sharpness, the more a head attends to one cell only; above 745 every other weight is exactly 0
+    in float64 (above 104 in float32), so the layer equals the convolution exactly. Content has no influence (queries
+    and keys are 0), values are the input, and the kernel is the output projection. A head whose cell is outside the
+    image is fully masked and returns 0, which is zero padding.
 
     >>> layer = attention_from_convolution(torch.randn(5, 2, 3, 3, dtype=torch.float64))
     >>> layer.attention.spec.heads, layer(torch.randn(1, 2, 6, 6, dtype=torch.float64)).shape
@@ -66,12 +66,12 @@ class ConvolutionByAttention(nn.Module):
         return y.transpose(1, 2).unflatten(2, (rows, columns))
 
     def places(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """Scores (1,K*K,T,T) of every head for every pair of cells; -inf where a head looks beyond the image."""
-        first = -((self.kernel - 1) // 2)  # the kernel's first cell, seen from its middle
+        """Scores (1,K*K,T,T) of every head for every pair of cells; -inf where a head's cell is outside the image."""
+        first = -((self.kernel - 1) // 2)  # offset of the kernel's first cell from its middle
         shifts = torch.arange(first, first + self.kernel)
         shift = torch.cartesian_prod(shifts, shifts).view(-1, 2)  # (K*K,2)
         cell = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)  # (T,2)
-        wanted = cell + shift[:, None]  # (K*K,T,2): where each head looks from each cell
+        wanted = cell + shift[:, None]  # (K*K,T,2): the cell that each head attends to from each cell
         off = (cell - wanted[:, :, None]).square().sum(-1)  # (K*K,T,T)
         beyond = ((wanted < 0) | (wanted >= torch.tensor([rows, columns]))).any(-1)  # (K*K,T)
         scores = (-self.sharpness * off.to(torch.promote_types(like.dtype, torch.float32))).to(like)

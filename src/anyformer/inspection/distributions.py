@@ -1,4 +1,4 @@
-"""What a page keeps of distributions over a vocabulary, and what sampling settings make of it without the model."""
+"""Summaries of distributions over a vocabulary, and sampling settings applied to them without the model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from anyformer.errors import UserError
 
-PIECE = 2**22  # logits held at once
-# A temperature changes the sum over the whole vocabulary, of which a page holds a few tokens: it is kept for these.
+PIECE = 2**22  # logits in memory at once
+# The partition function needs the whole vocabulary, but a page has only the top tokens: it is stored for these.
 TEMPERATURES = tuple(round(0.1 + 0.05 * i, 2) for i in range(39))
 
 
 def score_tokens(network: Any, hidden: Tensor, ids: Tensor, top: int) -> dict[str, Tensor]:
-    """What is kept of the distributions that hidden states (n,D) give, and of the tokens (n,) that came."""
+    """Summaries of the distributions from hidden states (n,D), and of the actual tokens (n,)."""
     from anyformer.generation.prompts import decoder_of, vocabulary_of
     from anyformer.heads.lm_with_pair import LMWithPairModule
 
@@ -31,14 +31,14 @@ def score_tokens(network: Any, hidden: Tensor, ids: Tensor, top: int) -> dict[st
 
 
 def summarise(logits: Tensor, ids: Tensor, top: int) -> dict[str, Tensor]:
-    """Of logits (t,V) and the tokens (t,) that came: all that a page needs to draw and to renormalise."""
+    """Summaries of logits (t,V) and the actual tokens (t,), enough to draw and to renormalise."""
     logs = logits.log_softmax(-1)
     own = logs.gather(-1, ids[:, None])
     best = logs.topk(min(top, logs.shape[-1]), -1)
     return {
         "logprobs": own[:, 0],
         "ranks": 1 + (logs > own).sum(-1),
-        "entropy": -(logs.exp() * logs).nansum(-1),  # 0 log 0 is nan, and counts as 0
+        "entropy": -(logs.exp() * logs).nansum(-1),  # nansum: 0 log 0 is nan and counts as 0
         "top_ids": best.indices,
         "top_logprobs": best.values,
         "partition": partitions(logs),
@@ -48,30 +48,30 @@ def summarise(logits: Tensor, ids: Tensor, top: int) -> dict[str, Tensor]:
 def partitions(logs: Tensor) -> Tensor:
     """log sum_v p_v ** (1 / temperature) of log-probabilities (t,V), for every temperature: (t, temperatures)."""
     most = logs.amax(-1, keepdim=True) if logs.numel() else logs[:, :1]
-    below = logs - most  # the best one gives exp(0) at any temperature: nothing underflows to an empty sum
+    below = logs - most  # the largest term is exp(0) at any temperature, so the sum cannot underflow to 0
     return torch.stack([most[:, 0] / t + (below / t).exp_().sum(-1).log() for t in TEMPERATURES], -1)
 
 
 def parts(count: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size`; of nothing one empty slice, so that shapes are known."""
+    """Slices of at most `size`; for count 0 one empty slice, so that shapes are known."""
     for start in range(0, max(1, count), size):
         yield slice(start, min(count, start + size))
 
 
 class Renormalised(NamedTuple):
-    """Probabilities (K,) under other settings, 0 for tokens that may not come."""
+    """Probabilities (K,) under other sampling settings, 0 for excluded tokens."""
 
     probabilities: Tensor
-    exact: bool  # False where tokens beyond the K known ones may come too, so that p itself stands for their sum
+    exact: bool  # False if top-p may reach beyond the K known tokens: top_p then stands in for the sum
 
 
 def renormalise(
     logprobs: Tensor, partition: float, *, temperature: float, top_k: int = 0, top_p: float = 1.0, whole: bool = False
 ) -> Renormalised:
-    """What the K most probable tokens (K,), best first, become under temperature, then top-k, then top-p.
+    """Apply temperature, top-k and top-p, in this order, to the K most probable tokens (K,), best first.
 
-    `partition` is that of the temperature, so a limit of 0 and 1.0 gives exact probabilities of the whole vocabulary;
-    `whole` says that the K are all there are. Top-k takes the first k: of equals at its edge the page shows one.
+    `partition` is that of the temperature, so top_k=0 and top_p=1.0 give exact probabilities over the whole vocabulary;
+    `whole`: the K tokens are the whole vocabulary. Top-k takes the first k, whatever ties there are at the edge.
     """
     if top_k > len(logprobs) and not whole:
         raise UserError(f"top_k {top_k} is beyond the {len(logprobs)} tokens that are known", where="trace",

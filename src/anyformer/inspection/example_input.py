@@ -1,4 +1,4 @@
-"""Something to look at where nothing was given."""
+"""An example input, if none was given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def example_input(predictor: Predictor) -> Any:
-    """A sentence, a picture, a tone, or what the columns know; None where the task makes an example of its own."""
+    """A sentence, an image, a tone, or example values of the columns; None if the task makes its own example."""
     from anyformer.data.files.example_files import picture
 
     preprocess = predictor.preprocess
@@ -28,7 +28,7 @@ def example_input(predictor: Predictor) -> Any:
 
 
 def input_kind(predictor: Predictor) -> str | None:
-    """How an input is typed: a text, an image, or JSON (table); a recording is not."""
+    """How an input is entered: as text, image, or JSON (table); None for audio."""
     preprocess = predictor.preprocess
     if preprocess is not None and by_task(predictor, None) is not None:
         return "table"

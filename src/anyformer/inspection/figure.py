@@ -1,22 +1,22 @@
-"""Pictures of a capture for a paper, written without a display: `capture.png("map.png", site=2, head=5)`.
+"""Figures of a capture for papers, rendered without a display: `capture.png("map.png", site=2, head=5)`.
 
-steps      one head for one token: scores, weights and the vectors that they weigh
-map        one head's weights, or the mean of all, with the tokens on both sides
-heads      every head of every layer, small, on one scale
-cross      what a decoder's tokens read of the source, the strongest of each row outlined
-trace      every token in the shade of its probability, entropy, and what else could have stood at one place
-lens       what the model would answer after each layer
-image      the image, and what its class token (or another one) reads in each head
-rollout    attention through all layers: an overlay, bars for a table, a map for a text
+steps      one head for one token: scores, weights and the weighted vectors
+map        one head's attention map, or the mean of all, with the tokens on both sides
+heads      thumbnails of every head of every layer, on one scale
+cross      cross-attention of a decoder's tokens to the source, the strongest of each row outlined
+trace      every token shaded by its probability, entropy, and the alternatives at one position
+lens       the logit lens: predictions after each layer
+image      the image, and the attention of its class token (or another one) in each head
+rollout    attention rollout: an overlay, bars for a table, a map for a text
 filters    principal components of the patch filters, beside those of an untrained network
-positions  the model's own kind of positions as a map and a curve
-table      which columns the class token of a table reads, and which columns read each other
-flow       length of the stream by layer, what each branch adds, and what the parts cost
-remove     what each head is worth to the answer, beside its attention
+positions  the model's kind of positions as a map and a curve
+table      attention of a table's class token to the columns, and between columns
+flow       norm of the residual stream by layer, what each branch adds, and FLOPs of the parts
+remove     effect of each head's ablation on the answer, beside its attention
 compare    one head's map in two captures, and their difference
 training   one head at every checkpoint of its run, and the loss
 
-A view of the page and its picture have the same name and the same numbers.
+A view of the page and its figure have the same name and the same numbers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def draw(
     capture: CaptureBase, view: str = "map", *, layer: int | None = None, head: int | None = None,
     query: int | None = None, site: int | None = None, scale: str = "sqrt",
 ) -> Drawing:  # fmt: skip
-    """One picture as a list of marks; a layer means its self-attention, in the view `cross` its cross-attention."""
+    """One figure as a drawing; `layer` selects its self-attention, in the view `cross` its cross-attention."""
     check_scale(scale)
     if view not in FIGURES:
         raise UserError(f"unknown picture {view[:40]!r}", where="picture", fix=did_you_mean(view[:40], FIGURES))
@@ -95,7 +95,7 @@ def cross_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 
 
 def map_of_site(capture: CaptureBase, site: Site, chosen: Chosen, *, marked: bool) -> Drawing:
-    """The whole map, or its largest weights pooled where it has too many tokens to be drawn."""
+    """The whole map, or a max-pooled one if it has too many tokens."""
     _, queries, keys = map_shape(capture, site.index)
     rows, columns = capture.axes[site.queries], capture.axes[site.keys]
     words = [head_words(site, chosen.head)]
@@ -130,13 +130,13 @@ def map_of_site(capture: CaptureBase, site: Site, chosen: Chosen, *, marked: boo
 
 
 def segment_bands(rows: TokenAxis, columns: TokenAxis) -> tuple[list[int], list[int]] | None:
-    """The segment of every row and column, where both have some."""
+    """The segment of every row and column, if all have one."""
     found = [[token.segment for token in axis.tokens if token.segment is not None] for axis in (rows, columns)]
     return (found[0], found[1]) if (len(found[0]), len(found[1])) == (len(rows), len(columns)) else None
 
 
 def round_places(count: int, step: int, cells: int) -> tuple[list[str], list[int]]:
-    """Names of cells that hold several tokens: round numbers, some eight of them, and the cells they stand at."""
+    """Tick labels for pooled cells: about eight round numbers, and the cells that they label."""
     rough = count / 8
     power = 10 ** (len(str(int(rough))) - 1)
     apart = next(power * k for k in (1, 2, 5, 10) if power * k >= rough)
@@ -147,7 +147,7 @@ def round_places(count: int, step: int, cells: int) -> tuple[list[str], list[int
 
 
 def heads_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """Layers down, heads across."""
+    """Thumbnails of all heads, layers down, heads across."""
     sites = [one for one in capture.sites if chosen.site in (None, one.index)]
     if not sites:
         raise UserError("there is no such attention", where="site", fix=f"use 0 to {len(capture.sites) - 1}")
@@ -192,7 +192,7 @@ def image_axis(capture: CaptureBase, site: Site) -> TokenAxis:
 
 
 def image_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """The image, then what one token reads of it in each head."""
+    """The image, then one token's attention to it in each head."""
     on_grid = [one.index for one in capture.sites if capture.axes[one.keys].grid is not None]
     site = chosen_site(capture, on_grid[-1] if chosen.site is None and on_grid else chosen.site,
                        lambda one: one.index in on_grid, "attention over patches")  # fmt: skip
@@ -213,7 +213,7 @@ def image_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 def panel_figure(
     capture: CaptureBase, panels: Sequence[tuple[str, np.ndarray]], scale: str, what: list[str]
 ) -> Drawing:
-    """The image and overlays of it, four to a row; each overlay has its own largest value, written above it."""
+    """The image and overlays, four per row; each overlay is scaled to its own maximum, given above it."""
     pixels = capture.given.pixels
     assert pixels is not None
     unit = PANEL / max(pixels.shape[:2])
@@ -237,7 +237,7 @@ def panel_figure(
 
 
 def overlay(pixels: np.ndarray, cells: np.ndarray, scale: str, resolution: int = 300) -> np.ndarray:
-    """Weights of patches in colour over the image in grey; edges of patches stay sharp."""
+    """Heat map of patch weights over the grey image, with sharp patch edges."""
     factor = max(1, -(-resolution // max(pixels.shape[:2])))
     grey = pixels.astype(float).mean(-1).repeat(factor, 0).repeat(factor, 1)
     down = np.arange(grey.shape[0]) * cells.shape[0] // grey.shape[0]
@@ -333,7 +333,7 @@ def lens_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 
 
 def class_lens(capture: CaptureBase, found: Lens, chosen: Chosen) -> Drawing:
-    """One answer for the whole input: layers down, classes across, the last layer's best first."""
+    """The lens of a classifier: layers down, classes across, the last layer's best first."""
     order = found.ids[-1, 0].tolist()
     shares = torch.zeros(len(found.layers), len(order))
     for layer in range(len(found.layers)):
@@ -353,7 +353,7 @@ def class_lens(capture: CaptureBase, found: Lens, chosen: Chosen) -> Drawing:
 
 
 def table_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """What the class token reads of each column, sorted; beside it, which columns read each other."""
+    """Attention of the class token to each column, sorted; beside it, attention between columns."""
     sites = [one for one in capture.sites if chosen.site in (None, one.index) and one.kind == "self"]
     axis = capture.axes[sites[0].keys] if sites else None
     if axis is None or not any(token.kind == "column" for token in axis.tokens):

@@ -1,4 +1,4 @@
-"""Pictures of the views whose numbers are worked out for the page: each is drawn from the answer that the page gets."""
+"""Figures drawn from the same answers that the page gets."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from anyformer.inspection.palette import coloured, ink_on
 if TYPE_CHECKING:
     from anyformer.inspection.capture_base import CaptureBase
 
-CHIPS = 620.0  # width that tokens are wrapped in
+CHIPS = 620.0  # width at which tokens are wrapped
 ROW = 18.0  # height of a token
-ALTERNATIVES = 10  # that could have come at one place
+ALTERNATIVES = 10  # tokens shown at one position
 MOST_ROWS = 30  # of a table of parts
 THUMBNAIL = 96.0
 MOST_CHECKPOINTS = 12  # whose maps are drawn
 
 
-# ---------------------------------------------------------------- what was written
+# ---------------------------------------------------------------- generation trace
 
 
 def trace_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """Every token shaded by its probability, how open each choice was, and what else could have stood at one place."""
+    """Every token shaded by its probability, the entropy at each, and the alternatives at one position."""
     answer = capture.answer("trace", Query())
     facts, arrays = answer.facts, answer.arrays
     scored, masked = facts["scored"], facts["kind"] != "written"
@@ -90,7 +90,7 @@ def trace_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 def chips(
     names: list[str], shares: list[float | None], start: int, stop: int, y: float, at: int
 ) -> tuple[list[Mark], float]:
-    """Tokens in lines, each in the colour of its probability with the number below; and where the last line ends."""
+    """Wrapped tokens coloured by probability, with the number below; and the y at which the last line ends."""
     marks: list[Mark] = []
     x, high = EDGE, ROW + LINE + 4
     for i in range(start, stop):
@@ -108,11 +108,11 @@ def chips(
     return marks, y + high + 4
 
 
-# ---------------------------------------------------------------- the stream
+# ---------------------------------------------------------------- the residual stream
 
 
 def flow_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """How long the stream is and how much each branch adds, by layer, for the mean token; and what the parts cost."""
+    """Norms of the residual stream and of each branch by layer, mean over tokens; and the cost of the parts."""
     answer = capture.answer("flow", Query())
     facts, arrays = answer.facts, answer.arrays
     marks: list[Mark] = []
@@ -156,11 +156,11 @@ def part_row(facts: dict[str, Any], group: dict[str, Any]) -> tuple[str, str, st
     return name, f"{group['parameters']:,}", f"{group['flops']:,}", " x ".join(map(str, left)) or "–"
 
 
-# ---------------------------------------------------------------- without a part
+# ---------------------------------------------------------------- ablation
 
 
 def remove_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """What each head is worth to the answer; of a model without heads, what else can be removed."""
+    """Effect of ablating each head on the answer; for a model without heads, of what else can be ablated."""
     cell = cell_of(capture, chosen)
     try:
         every = capture.answer("remove", Query(options={"every": "1"}))
@@ -187,7 +187,7 @@ def remove_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 def head_matrix(
     values: np.ndarray, names: list[str], title: str, scale: str = "linear", *, signed: bool = False
 ) -> Matrix:
-    """Layers down, heads across, with the numbers in their cells where they have room."""
+    """Layers down, heads across, with the numbers in the cells if they fit."""
     words = [["" if np.isnan(value) else number_text(float(value)) for value in row] for row in values]
     room = max(max(text_width(word, SMALL) for row in words for word in row) + 8, 24.0)
     fits = room * values.shape[1] < 480
@@ -212,12 +212,12 @@ def removed_bars(capture: CaptureBase, answer: ViewAnswer) -> Drawing:
 
 
 def compare_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """One head's map in both, and the second minus the first, over the tokens that both have."""
+    """One head's map in both captures, and second minus first, over the common tokens."""
     cell = cell_of(capture, chosen, ("self", "cross"))
     answer = capture.answer("compare", Query(cell.site, cell.head))
     facts, arrays = answer.facts, answer.arrays
     panels = []
-    for name in ("first", "second"):  # each with its own tokens where they differ
+    for name in ("first", "second"):  # each with its own tokens if they differ
         own = f"{name}_own" in arrays
         values = arrays[f"{name}_own" if own else name]
         queries, keys = (facts[f"{name}_{axis}" if own else axis] for axis in ("queries", "keys"))

@@ -1,4 +1,4 @@
-"""What all pictures of a capture have in common: what is chosen, white around it, the key of colours, the caption."""
+"""Shared parts of figures: selection, margins, colour bar, caption."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from anyformer.inspection.site import Site
 
 EDGE = 20.0  # white around a figure
-KEY = 72.0  # the colours' key, with the space before it
-NARROWEST = 320.0  # a caption needs some width
+KEY = 72.0  # width of the colour bar, with the space before it
+NARROWEST = 320.0  # least width, for the caption
 MOST_DRAWN = 256  # tokens drawn one by one; more are pooled
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is to be drawn; None leaves the choice to the figure."""
+    """The selection to draw; None leaves the choice to the figure."""
 
     site: int | None = None
     head: int | None = None
@@ -37,7 +37,7 @@ class Chosen:
 
 
 def framed(capture: CaptureBase, width: float, height: float, marks: list[Mark], what: Sequence[str]) -> Drawing:
-    """Marks with white around them and the caption below."""
+    """Marks with margins and a caption below."""
     wide = max(width, NARROWEST)
     told = " · ".join((*what, f"anyformer {__version__}"))
     caption = Caption(capture.title, quoted(capture), told[:1].upper() + told[1:], wide)
@@ -50,19 +50,19 @@ def framed(capture: CaptureBase, width: float, height: float, marks: list[Mark],
 def quoted(capture: CaptureBase) -> str:
     text: str = capture.given.text
     pixels = capture.given.pixels
-    if pixels is not None and text.isidentifier():  # the name of a type: an image that came without a path
+    if pixels is not None and text.isidentifier():  # the name of a type: an image without a path
         return f"image of {pixels.shape[1]} x {pixels.shape[0]} pixels"
     return f'"{text}"' if capture.modality in ("text", "pair") else text
 
 
 def with_key(capture: CaptureBase, matrix: Matrix, what: Sequence[str]) -> Drawing:
-    """A matrix and, to its right, what its colours mean."""
+    """A matrix with its colour bar at the right."""
     marks, width, height = panels_beside([matrix])
     return framed(capture, width, height, marks, (*what, f"{SCALES[matrix.scale]}, 0 to {number_text(matrix.top)}"))
 
 
 def panels_beside(panels: Sequence[Matrix]) -> tuple[list[Mark], float, float]:
-    """Matrices beside each other with their keys, their cells at one height; and how wide and high they are."""
+    """Matrices in a row with their colour bars, aligned at the first row of cells; and the total width and height."""
     marks: list[Mark] = []
     above, x, high = max(panel.above for panel in panels), EDGE, 0.0
     for panel in panels:
@@ -75,7 +75,7 @@ def panels_beside(panels: Sequence[Matrix]) -> tuple[list[Mark], float, float]:
 
 
 def chosen_site(capture: CaptureBase, site: int | None, allowed: Callable[[Site], bool], what: str) -> Site:
-    """The site that was named, or the first that fits."""
+    """The given site, or the first allowed one."""
     fitting = [one for one in capture.sites if allowed(one)]
     if site is None:
         if not fitting:
@@ -101,7 +101,7 @@ def head_words(site: Site, head: int | None) -> str:
 
 
 def reading_token(axis: TokenAxis, query: int | None) -> tuple[int | None, str]:
-    """The token whose reading is shown, and its name: the class token, or all patches where there is none."""
+    """The query token and its name: by default the class token, or the mean of all patches if there is none."""
     if query is not None:
         if not 0 <= query < len(axis):
             raise UserError(f"token {query} is out of range", where="query", fix=f"use 0 to {len(axis) - 1}")
@@ -110,7 +110,7 @@ def reading_token(axis: TokenAxis, query: int | None) -> tuple[int | None, str]:
 
 
 def cell_of(capture: CaptureBase, chosen: Chosen, kinds: Sequence[str] = ("self", "cross", "other")) -> Query:
-    """The cell that a view is asked about: what was chosen, else where the page opens."""
+    """The cell for a view: the selection, else where the page opens."""
     start = capture.start
     default = start.site if start.site < len(capture.sites) and capture.sites[start.site].kind in kinds else None
     wanted = default if chosen.site is None else chosen.site

@@ -1,4 +1,4 @@
-"""The picture of positions: a map of the model's own kind, and a curve beside it."""
+"""The figure of positions: a map of the model's kind, and a curve beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def positions_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
-    """The model's own kind of positions, or sinusoids where it has none: a map, and a curve beside it."""
+    """The model's kind of positions, or sinusoids if it has none: a map, and a curve beside it."""
     answer = capture.answer("positions", Query())
     facts, arrays = answer.facts, answer.arrays
     matrix, chart = POSITIONS[facts["kind"]](facts, arrays)
@@ -40,7 +40,7 @@ def positions_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 
 
 def square(values: np.ndarray, title: str, rows: str, columns: str, top: float | None = None, first: int = 0) -> Matrix:
-    """A map of numbers around 0 whose rows and columns are numbers themselves."""
+    """A map of signed numbers with numbered rows and columns."""
     names = [[str(i + start) for i in range(count)] for count, start in zip(values.shape, (first, 0), strict=True)]
     every = [range(0, count, max(1, count // 4)) for count in values.shape]
     high, wide = (min(260.0 / count, 30.0) for count in values.shape)

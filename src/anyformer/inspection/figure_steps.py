@@ -1,4 +1,4 @@
-"""The picture of one head for one token, step by step."""
+"""The figure of one head for one token, step by step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GAP = 12.0
 
 @dataclass(frozen=True)
 class DrawnColumn:
-    """One step of every key: a number, a weight with its bar, or a vector whose colours end at `top`."""
+    """One step for every key: a number, a weight with its bar, or a vector with the colour range -top to `top`."""
 
     title: str
     values: np.ndarray  # (S,), of vectors (S,C)
@@ -94,7 +94,7 @@ def steps_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 
 
 def drawn_columns(answer: ViewAnswer) -> list[DrawnColumn]:
-    """The key, its score on the way to a weight, the weight, the value, and their product."""
+    """The columns: key, the stages of its score, weight, value, and their product."""
     facts, arrays = answer.facts, answer.arrays
     at = slice(facts["first"], facts["stop"])
     held = slice(0, at.stop - at.start) if facts["partial"] else at
@@ -112,7 +112,7 @@ def drawn_columns(answer: ViewAnswer) -> list[DrawnColumn]:
 
 
 def score_columns(answer: ViewAnswer) -> list[tuple[str, np.ndarray]]:
-    """What becomes of q.k before the softmax, of every key; a step that changes nothing in this layer is left out."""
+    """The stages of q.k before the softmax, for every key; stages that this layer does not have are left out."""
     facts, arrays = answer.facts, answer.arrays
     scores = arrays["scores"].astype(float)
     columns = [("x·x" if facts["plain"] else "q·k", scores)]
@@ -132,7 +132,7 @@ def score_columns(answer: ViewAnswer) -> list[tuple[str, np.ndarray]]:
 
 
 def steps_words(facts: dict[str, Any], weights: np.ndarray, tops: dict[str, float]) -> Sequence[str]:
-    """The caption's part that says what is drawn."""
+    """The caption's description of the figure."""
     words = [f"{facts['label']}, head {facts['head']}, token {facts['query']} “{cut(facts['token'])}” step by step"]
     more = len(facts["keys"]) - len(weights)
     if more:
@@ -145,6 +145,6 @@ def steps_words(facts: dict[str, Any], weights: np.ndarray, tops: dict[str, floa
 
 
 def strip(x: float, y: float, vector: np.ndarray, top: float, wide: float = STRIP) -> list[Mark]:
-    """The numbers of a vector as coloured cells in one row."""
+    """A vector as a row of coloured cells."""
     cells = Pixels(x, y + 3, wide, ROW - 6, signed_colours(vector[None], top))
     return [cells, Rectangle(x, y + 3, wide, ROW - 6, stroke=HAIR, line=0.75)]

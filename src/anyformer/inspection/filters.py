@@ -1,4 +1,4 @@
-"""What the patch embedding looks for: its filters, and their principal components (2010.11929, figure 7)."""
+"""The filters of the patch embedding, and their principal components (2010.11929, figure 7)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from anyformer.errors import UserError
 if TYPE_CHECKING:
     from anyformer.core.init import Init
 
-COUNT = 28  # as many as the paper shows
+COUNT = 28  # as in the paper
 
 
 @dataclass(frozen=True)
 class FilterComponents:
-    """The `count` directions along which the D filters of a patch embedding differ most, strongest first.
+    """The first `count` principal components of the D filters of a patch embedding.
 
-    `components` are orthonormal. The sign of a principal component means nothing; here its largest entry is positive,
-    so that two runs give the same picture. `explained` is each one's share of the filters' variance, and
-    `coordinates[d, k]` says how much of component k is in filter d, the mean filter taken off.
+    `components` are orthonormal. The sign of a principal component is arbitrary; here its largest entry is positive,
+    for reproducible images. `explained` is the explained variance ratio, and `coordinates[d, k]` the coefficient of
+    component k in filter d after subtracting the mean filter.
     """
 
     components: Tensor  # (K, channels, rows, columns)
@@ -34,12 +34,12 @@ class FilterComponents:
     mean: Tensor  # (channels, rows, columns)
 
     def image(self, *, columns: int = 7, gap: int = 1) -> NDArray[np.uint8]:
-        """The components side by side, (rows, columns, 3) in 0 to 255; each has its own scale, 0 is mid-grey."""
+        """The components as one tiled RGB image, 0 to 255; each has its own scale, 0 is mid-grey."""
         return tile_filters(self.components, columns=columns, gap=gap)
 
 
 def filter_components(model: nn.Module, count: int = COUNT) -> FilterComponents:
-    """Principal components of the patch filters of any network that cuts images into patches.
+    """Principal components of the patch filters of any network with a patch embedding.
 
     >>> from anyformer.presets import preset
     >>> found = filter_components(preset("vit-b16-tiny").build(seed=0))
@@ -52,7 +52,7 @@ def filter_components(model: nn.Module, count: int = COUNT) -> FilterComponents:
 
 
 def components_of(filters: Tensor, count: int = COUNT) -> FilterComponents:
-    """The same of filters (D, channels, rows, columns); there are at most as many as filters or as pixels."""
+    """Principal components of filters (D, channels, rows, columns); at most as many as filters or as pixels."""
     flat = filters.detach().double().cpu().flatten(1)  # (D,P)
     mean = flat.mean(0)
     _, strengths, directions = torch.linalg.svd(flat - mean, full_matrices=False)  # (K',), (K',P)
@@ -60,7 +60,7 @@ def components_of(filters: Tensor, count: int = COUNT) -> FilterComponents:
     largest = kept.gather(1, kept.abs().argmax(1, keepdim=True))  # (K,1)
     kept = kept * torch.where(largest < 0, -1.0, 1.0)
     variance = strengths.square()
-    # Equal filters have no variance at all: nothing is explained, rather than 0 / 0.
+    # Equal filters have no variance: the ratios are 0, not 0 / 0.
     explained = variance[:count] / variance.sum().clamp_min(torch.finfo(variance.dtype).tiny)
     return FilterComponents(
         components=kept.unflatten(1, filters.shape[1:]), explained=explained, coordinates=(flat - mean) @ kept.mT,
@@ -69,13 +69,13 @@ def components_of(filters: Tensor, count: int = COUNT) -> FilterComponents:
 
 
 def patch_filters(model: nn.Module) -> Tensor:
-    """The filters themselves, (D, channels, rows, columns): row d of the matrix that a patch is multiplied by."""
+    """The filters, (D, channels, rows, columns): row d of the patch embedding's weight."""
     embed = patch_embedding(model)
     return embed.patch.weight.detach().unflatten(1, (embed.spec.channels, *embed.spec.cell))
 
 
 def patch_embedding(model: nn.Module) -> PatchesModule:
-    """The first patch embedding of a network, wherever it stands."""
+    """The first patch embedding of a network, wherever it is."""
     found = find_patch_embedding(model)
     if found is None:
         raise UserError("this network does not cut images into patches", where="filters",
@@ -88,7 +88,7 @@ def find_patch_embedding(model: nn.Module) -> PatchesModule | None:
 
 
 def untrained_filters(model: nn.Module, *, seed: int = 0) -> Tensor:
-    """The filters that the same network started from, or would with this seed: random, (D, channels, rows, columns)."""
+    """Freshly initialized filters (D, channels, rows, columns) of the same network with this seed."""
     from anyformer.core.model import Model
     from anyformer.core.stack import Stack
 
@@ -99,7 +99,7 @@ def untrained_filters(model: nn.Module, *, seed: int = 0) -> Tensor:
 
 
 def scheme_of(model: nn.Module) -> Init:
-    """How the network was initialised; the outermost part decides for all inside it."""
+    """The initialization scheme of the network, that of its outermost part."""
     from anyformer.core.model import ModelModule, Seq2SeqModule
 
     networks = (module for module in model.modules() if isinstance(module, ModelModule | Seq2SeqModule))
@@ -107,9 +107,9 @@ def scheme_of(model: nn.Module) -> Init:
 
 
 def tile_filters(filters: Tensor, *, columns: int = 7, gap: int = 1, scale: float | None = None) -> NDArray[np.uint8]:
-    """Filters (K, 1 or 3, rows, columns) side by side as one RGB image; 0 is mid-grey, the gap white.
+    """Filters (K, 1 or 3, rows, columns) tiled in one RGB image; 0 is mid-grey, gaps are white.
 
-    `scale` is the value drawn at full strength; without it each filter is drawn at its own.
+    `scale` is the value drawn at full intensity; by default the maximum of each filter.
     """
     shown = filters.detach().float().cpu()
     shown = shown.expand(-1, 3, -1, -1) if shown.shape[1] == 1 else shown[:, :3]

@@ -1,7 +1,7 @@
-"""Where parameters and compute of a model sit, and how much each branch of a block adds to the stream.
+"""Parameters and FLOPs of a model by part, and how much each branch of a block adds to the residual stream.
 
-FLOPs are counted by torch while the shadow runs: matrix products and convolutions, two for a multiply-add, all pairs of
-queries and keys. What a norm, a softmax or a Fourier transform costs is small beside them and not counted.
+FLOPs are counted by torch while the shadow runs: matmuls and convolutions, two for a multiply-add, all pairs of queries
+and keys. Norms, softmaxes and Fourier transforms are small beside them and not counted.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ ROLES = {"embed": "Embedding", "mixer": "Mixer", "cross": "Cross-attention", "fe
 
 @dataclass
 class Part:
-    """One part of a model in one layer: what it is, what it holds, and what it did in a pass."""
+    """One part of a model in one layer: its parameters, and its FLOPs and shapes in a pass."""
 
     path: str
     role: str  # a key of ROLES
     name: str  # of its spec: Attention, MLP, LayerNorm
     stack: str = ""
     layer: int = -1  # from 0; -1 outside of blocks
-    parameters: int = 0  # its own: what an earlier part holds already is counted there
+    parameters: int = 0  # shared parameters are counted in the first part that has them
     flops: int = 0
     entered: Shape = ()
     left: Shape = ()
@@ -53,7 +53,7 @@ class Part:
 
 @dataclass
 class Summary:
-    """Every part of a model in the order of the pass; as text, a table with repeated blocks on one line."""
+    """Every part of a model in execution order; as text, a table with repeated blocks on one line."""
 
     parts: list[Part] = field(default_factory=list)
 
@@ -66,17 +66,17 @@ class Summary:
         return sum(part.flops for part in self.parts)
 
     def blocks(self) -> list[Part]:
-        """The parts inside of blocks."""
+        """The parts inside blocks."""
         return [part for part in self.parts if part.layer >= 0]
 
     def share(self, role: str, *, of: str = "parameters") -> float:
-        """The share of a role in the parameters (or "flops") of all blocks: a feed of 4 times the width has 2/3."""
+        """A role's fraction of the parameters (or "flops") of all blocks: 2/3 for a feed of 4 times the width."""
         total = sum(getattr(part, of) for part in self.blocks())
         own = sum(getattr(part, of) for part in self.blocks() if part.role == role)
         return own / total if total else 0.0
 
     def groups(self) -> list[list[list[Part]]]:
-        """Runs of equal layers: each a list of layers, each a list of parts. What is outside of blocks stands alone."""
+        """Runs of equal layers: each a list of layers, each a list of parts. A part outside blocks is its own run."""
         places = [(part.stack, part.layer, "" if part.layer >= 0 else part.path) for part in self.parts]
         paired = groupby(zip(places, self.parts, strict=True), key=lambda pair: pair[0])
         layers = [[part for _, part in pairs] for _, pairs in paired]
@@ -104,7 +104,7 @@ class Summary:
 
 
 def kind_of_layer(parts: list[Part]) -> Any:
-    """What makes two layers alike; a part outside of blocks is like no other."""
+    """The grouping key of a layer; unique for a part outside blocks."""
     if parts[0].layer < 0:
         return parts[0].path
     return parts[0].stack, tuple((p.role, p.name, p.parameters, p.flops, p.entered, p.left) for p in parts)
@@ -124,7 +124,7 @@ def totals(parts: list[Part]) -> tuple[str, str]:
 
 
 def model_summary(model: nn.Module, *inputs: Any, length: int | None = None, **options: Any) -> Summary:
-    """Parameters, FLOPs and shapes of every part in one pass: `model_summary(net, tokens)` or, of text, `length=128`.
+    """Parameters, FLOPs and shapes of every part in one pass: `model_summary(net, tokens)` or, for text, `length=128`.
 
     >>> from anyformer import Attention, Block, LM, Model, Stack, Tokens
     >>> stack = Stack(width=32, depth=2, causal=True, block=Block(mixer=Attention(heads=4)))
@@ -144,12 +144,12 @@ def model_summary(model: nn.Module, *inputs: Any, length: int | None = None, **o
 
 @torch.no_grad()
 def measure(model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Summary:
-    """Run a shadow of the model once and count what each part does."""
+    """Run a shadow of the model once and count the FLOPs of each part."""
     found, seen, model = Summary(), set[int](), shadow(model)
     with FlopCounter() as counter, watched(model, counter, found, seen):
         for module in model.modules():
             if type(module) in (AttentionModule, CrossModule):
-                module.forward = outside_of(counter, module)  # of the shadow alone
+                module.forward = outside_of(counter, module)  # of the shadow only
         model(*args, **options)
     rest = sum(p.numel() for p in model.parameters() if id(p) not in seen)
     missed = counter.total - found.flops
@@ -161,10 +161,10 @@ def measure(model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) ->
 
 
 class FlopCounter(TorchDispatchMode):
-    """Adds up the FLOPs of what runs in this thread, by torch's own formulas.
+    """Sums the FLOPs of the operations in this thread, by torch's own formulas.
 
-    Torch's counter beside them attributes to modules by global hooks, which fail where a part returns a view of its
-    parameter, and does not know the fused attention of a CPU.
+    Torch's FlopCounterMode uses global module hooks, which fail for a part that returns a view of its parameter, and
+    does not know the fused attention of a CPU.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class FlopCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = self.formulas.get(func._overloadpacket)
-        if formula is None:  # an operation made of others is counted by those
+        if formula is None:  # composite operations are counted by their parts
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
@@ -188,9 +188,9 @@ class FlopCounter(TorchDispatchMode):
 
 
 def outside_of(counter: FlopCounter, module: Any) -> Any:
-    """An attention's forward with its kernel outside of the counter, where compiled kernels cannot run.
+    """An attention's forward with its kernel outside the counter mode, in which compiled kernels cannot run.
 
-    Its products are known: every query meets every key, on whatever engine.
+    Its FLOPs are added by formula: all pairs of queries and keys, whatever the kernel.
     """
 
     def forward(x: Tensor, context: Any, state: Any, tables: tuple[Tensor, ...]) -> Tensor:
@@ -205,16 +205,16 @@ def outside_of(counter: FlopCounter, module: Any) -> Any:
 
 
 def attention_flops(q: Tensor, k: Tensor, v: Tensor, *args: Any, **named: Any) -> int:
-    """Two products: queries with keys, weights with values."""
+    """FLOPs of two matmuls: queries with keys, weights with values."""
     batch, heads, queries, channels = q.shape
     return 2 * batch * heads * queries * k.shape[2] * (channels + v.shape[3])
 
 
 @contextmanager
 def watched(model: nn.Module, counter: FlopCounter, found: Summary, seen: set[int]) -> Iterator[None]:
-    """Note every part of a shadow as it runs; `seen` gathers the parameters that some part holds."""
+    """Record every part of a shadow as it runs; `seen` collects the parameters counted so far."""
     layers: dict[str, int] = {}
-    at: list[tuple[str, int]] = []  # the block that runs
+    at: list[tuple[str, int]] = []  # the running block
     starts: list[int] = []
 
     def enter_block(path: str) -> Any:
@@ -240,7 +240,7 @@ def watched(model: nn.Module, counter: FlopCounter, found: Summary, seen: set[in
     def leave(path: str, role: str) -> Any:
         def hook(module: nn.Module, args: Any, named: Any, out: Any) -> None:
             flops, left = counter.total - starts.pop(), shape_of((out,))
-            if starts or (role == "relative" and not left):  # counted by the part around it; nothing to compute
+            if starts or (role == "relative" and not left):  # counted by the enclosing part; nothing to compute
                 return
             stack, layer = at[-1] if at else (stack_of(path) if "stack" in path else path.rpartition(".")[0], -1)
             name = type(getattr(module, "spec", module)).__name__.removesuffix("Module")
@@ -265,7 +265,7 @@ def watched(model: nn.Module, counter: FlopCounter, found: Summary, seen: set[in
 
 
 def parts_of(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """Path, role and module of every part that is counted by itself, each module once: layers may share them."""
+    """Path, role and module of every part that is counted separately, each module once: layers may share them."""
     used: set[int] = set()
     for path, module in model.named_modules():
         inside = [("mixer", "mixer"), ("cross", "cross"), ("feed", "feed"), ("relative", "relative")]
@@ -281,7 +281,7 @@ def parts_of(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
 
 
 def sums_of(block: nn.Module) -> list[nn.Module]:
-    """The sums around a block's branches."""
+    """The residual connections of a block's branches."""
     return [around for name in ("around_mixer", "around_cross", "around_feed")
             if isinstance(around := getattr(block, name, None), Residual)]  # fmt: skip
 
@@ -293,7 +293,7 @@ def norms_of(around: list[nn.Module]) -> list[nn.Module]:
 
 
 def own(modules: list[nn.Module], seen: set[int]) -> int:
-    """Parameters that no part before these holds; they are seen from now on."""
+    """Number of parameters not counted before; adds them to `seen`."""
     total = 0
     for module in modules:
         for parameter in module.parameters():
@@ -316,14 +316,14 @@ def shape_of(given: Any) -> Shape:
     return ()
 
 
-# ---------------------------------------------------------------- the stream
+# ---------------------------------------------------------------- the residual stream
 
 
 @dataclass(frozen=True)
 class StreamNorms:
-    """Lengths of vectors by layer and token: the stream, and what each branch adds to it.
+    """Norms by layer and token: of the residual stream, and of what each branch adds to it.
 
-    Where layers change the number of tokens (a pyramid), those that are not there are nan.
+    If layers change the number of tokens (a pyramid), missing tokens are nan.
     """
 
     stream: Tensor  # (L+1,T): before the first block, after each
@@ -332,7 +332,7 @@ class StreamNorms:
     feed: Tensor | None  # (L,T)
 
     def shares(self) -> dict[str, Tensor]:
-        """(L,) each: a branch's part of all that the branches of a layer add, over the mean token."""
+        """Each branch's fraction (L,) of the norms added in a layer, mean over tokens."""
         named = {"mixer": self.mixer, "cross": self.cross, "feed": self.feed}
         means = {name: norms.nanmean(-1) for name, norms in named.items() if norms is not None}
         total = torch.stack(list(means.values())).sum(0)
@@ -341,7 +341,7 @@ class StreamNorms:
 
 @torch.no_grad()
 def stream_norms(capture: Capture, stack: str = "", *, row: int | None = None) -> StreamNorms:
-    """How long the stream is and how much each branch adds, for one row of a capture."""
+    """Norms of the residual stream and of each branch, for one row of a capture."""
     calls = capture.blocks(stack)
     if not calls:
         raise UserError(f"unknown stack {stack!r}", where="look", fix=f"use one of {capture.stacks}")
@@ -363,11 +363,11 @@ def stream_norms(capture: Capture, stack: str = "", *, row: int | None = None) -
 
 
 def stack_rows(rows: list[Tensor]) -> Tensor:
-    """(N,T) of rows (t,), each filled up with nan."""
+    """Rows (t,) stacked as (N,T), padded with nan."""
     most = max(len(row) for row in rows)
     return torch.stack([nn.functional.pad(row, (0, most - len(row)), value=torch.nan) for row in rows])
 
 
 def length_of(x: Tensor, row: int) -> Tensor:
-    """(T,): the length of each token's vector, in float32 on the CPU."""
+    """The norm of each token's vector (T,), in float32 on the CPU."""
     return x[min(row, len(x) - 1)].float().norm(dim=-1).cpu()

@@ -1,4 +1,4 @@
-"""What people type into the tensors that a network is called with."""
+"""Conversion of user input to the tensors of a network call."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
     from anyformer.inference.predictor import Predictor
 
-TEXT = "An old dog and a young boy"  # to look at where none is given
-MOST_ROWS = 256  # of a file of rows that one look takes
-MOST_WRITTEN = 64  # tokens that an encoder-decoder writes where no target is given
+TEXT = "An old dog and a young boy"  # the default text
+MOST_ROWS = 256  # most rows of a file in one look
+MOST_WRITTEN = 64  # most tokens that an encoder-decoder generates if no target is given
 
 
 @dataclass(frozen=True)
 class NetworkInputs:
-    """`model(*args, **options)`, and the image as people see it where there is one."""
+    """The arguments of `model(*args, **options)`, and the displayable image, if there is one."""
 
     args: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     pixels: np.ndarray | None = None  # (H,W,3) uint8
-    text: str = ""  # what was given, in words
+    text: str = ""  # a description of the input
 
 
 def given_to(predictor: Predictor | None, model: nn.Module, inputs: Any, target: str | None) -> NetworkInputs:
-    """The tensors for a network, from what its predictor reads; a bare network takes tensors as they are."""
+    """The network's tensors, preprocessed by its predictor; a bare network takes tensors unchanged."""
     if predictor is None:
         return bare(model, inputs)
     if isinstance(inputs, tuple) and any(isinstance(part, Tensor) for part in inputs):
@@ -83,7 +83,7 @@ def bare(model: nn.Module, inputs: Any) -> NetworkInputs:
 
 
 def by_task(predictor: Predictor, inputs: Any) -> NetworkInputs | None:
-    """What a task reads that is not a row of columns: a series, a class to draw. None of other tasks."""
+    """Inputs of tasks that do not read rows of columns (a series, a class to generate); None for other tasks."""
     from anyformer.tasks import find
 
     assert predictor.preprocess is not None
@@ -92,7 +92,7 @@ def by_task(predictor: Predictor, inputs: Any) -> NetworkInputs | None:
 
 
 def by_ids(predictor: Predictor, ids: Tensor) -> NetworkInputs:
-    """Token ids (T,) or (B,T) that the model's table of words has."""
+    """Token ids (T,) or (B,T), checked against the vocabulary."""
     from anyformer.generation.prompts import check_ids, vocabulary_of
 
     reader = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
@@ -101,14 +101,14 @@ def by_ids(predictor: Predictor, ids: Tensor) -> NetworkInputs:
 
 
 def is_pair_of_towers(predictor: Predictor) -> bool:
-    """Whether it compares a text with an image, as CLIP does."""
+    """Whether the model compares a text with an image, like CLIP."""
     spec = predictor.spec
     return (isinstance(spec, Towers) and predictor.tokenizer is not None and predictor.images is not None
             and (spec.first.embed.vocabulary is None) != (spec.second.embed.vocabulary is None))  # fmt: skip
 
 
 def by_towers(predictor: Predictor, inputs: Any) -> NetworkInputs:
-    """A text, an image, or {"text": ..., "image": ...}; what is not given is that of the example."""
+    """A text, an image, or {"text": ..., "image": ...}; a missing one is taken from the example."""
     from anyformer.data.files.example_files import picture
 
     named = inputs if isinstance(inputs, Mapping) else {"text" if isinstance(inputs, str) else "image": inputs}
@@ -125,7 +125,7 @@ def by_towers(predictor: Predictor, inputs: Any) -> NetworkInputs:
 
 
 def other_parts_left_out(predictor: Predictor, given: NetworkInputs) -> NetworkInputs:
-    """One text for a network that would read an image beside it."""
+    """The arguments of a joint text-image network with only a text: None for all other parts."""
     embed = getattr(predictor.spec, "embed", None)
     if not isinstance(embed, Joint) or len(given.args) != 1 or predictor.has_columns():
         return given
@@ -134,7 +134,7 @@ def other_parts_left_out(predictor: Predictor, given: NetworkInputs) -> NetworkI
 
 
 def by_words(predictor: Predictor, inputs: Any) -> NetworkInputs:
-    """One text."""
+    """Token ids of one text."""
     if not isinstance(inputs, str):
         raise UserError(f"this model reads text, not {type(inputs).__name__}", where="look", fix="give a text")
     ids, _ = predictor.require_tokenizer().batch([inputs], side="right", device=predictor.device)
@@ -144,7 +144,7 @@ def by_words(predictor: Predictor, inputs: Any) -> NetworkInputs:
 
 
 def by_columns(predictor: Predictor, inputs: Any) -> NetworkInputs:
-    """One row or several, as `predict` takes them."""
+    """One row or several, as for `predict`."""
     from anyformer.data.given_rows import given_rows, is_files, report_bad
     from anyformer.data.new_rows import parse_rows, parse_table, with_place
     from anyformer.data.prepare_rows import examples_for
@@ -166,13 +166,13 @@ def by_columns(predictor: Predictor, inputs: Any) -> NetworkInputs:
 
 
 def is_image(value: Any) -> bool:
-    """Whether this is one image as Python has it: of Pillow, or (H,W) or (H,W,channels)."""
+    """Whether a value is an image: of Pillow, or a uint8 array (H,W) or (H,W,channels)."""
     shaped = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (2, 3)
     return shaped or type(value).__module__.partition(".")[0] == "PIL"
 
 
 def file_rows(files: Any, preprocess: Preprocess) -> Frame:
-    """Rows of files, spread evenly over them where they have more than one look takes."""
+    """At most MOST_ROWS rows of files, evenly spread."""
     from anyformer.data.settings import Data
     from anyformer.safe_files import scratch_folder
     from anyformer.tasks.prepare import read_new_rows
@@ -183,18 +183,18 @@ def file_rows(files: Any, preprocess: Preprocess) -> Frame:
 
 
 def flat(inputs: Any) -> list[Tensor]:
-    """All tensors inside."""
+    """All tensors in nested tuples and lists."""
     if isinstance(inputs, Tensor):
         return [inputs]
     return [tensor for part in inputs for tensor in flat(part)] if isinstance(inputs, tuple | list) else []
 
 
 def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) -> NetworkInputs:
-    """The decoder's input beside the encoder's: what the model writes by itself, or the text that is given."""
+    """Add the decoder's input: the given target, or what the model generates."""
     options = dict(given.options)
     source, mask = given.args[0], options.pop("source_mask", None)
     options.pop("target_mask", None)
-    if predictor.spec.decoder.embed.vocabulary is None:  # its queries are learned: it writes nothing (DETR)
+    if predictor.spec.decoder.embed.vocabulary is None:  # learned queries: nothing is generated (DETR)
         return NetworkInputs((source, None), options | {"source_mask": mask}, given.pixels, given.text)
     if target is None and not isinstance(predictor.spec.head, LM):
         ids, seen = predictor.shifted(source, None if mask is None else mask.bool())
@@ -223,7 +223,7 @@ def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) 
 
 
 def seen_pixels(pixels: Tensor, predictor: Predictor) -> np.ndarray:
-    """A model's input image (B,C,H,W) as people see it, with its normalisation undone."""
+    """The first image of a model's input (B,C,H,W) for display, with its normalisation undone."""
     steps = predictor.images
     if steps is None or steps.mean is None or steps.std is None or len(steps.mean) != pixels.shape[1]:
         return rescaled(pixels)
@@ -232,7 +232,7 @@ def seen_pixels(pixels: Tensor, predictor: Predictor) -> np.ndarray:
 
 
 def rescaled(pixels: Tensor) -> np.ndarray:
-    """The first image with its smallest value black and its largest white."""
+    """The first image, rescaled to its minimum and maximum."""
     image = pixels[0].float()
     low, high = image.amin(), image.amax()
     return to_rgb((image - low) / (high - low).clamp(min=1e-12))
@@ -245,7 +245,7 @@ def to_rgb(image: Tensor) -> np.ndarray:
 
 
 def shown(inputs: Any) -> str:
-    """What was given, in a few words."""
+    """A short description of the input."""
     if isinstance(inputs, str | Path):
         return str(inputs)
     if isinstance(inputs, Mapping):

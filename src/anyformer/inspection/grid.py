@@ -1,6 +1,6 @@
-"""Pieces that figures are made of: a matrix with token rulers, bars with names, a caption, the key of colours.
+"""Building blocks of figures: a matrix with token labels, named bars, line charts, captions, colour bars.
 
-Each piece is measured when it is made and drawn afterwards, so that a figure knows its size before its first mark.
+Each is measured on creation and drawn later, so that a figure knows its size before its first mark.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from anyformer.inspection.canvas import (
 )
 from anyformer.inspection.palette import CATEGORIES, DASHES, coloured, hex_of, ink_on, signed_colours, value_at
 
-TYPE, SMALL = 11.0, 9.5  # sizes of type
-LINE = 13.0  # from one line of type to the next
-MOST_CELLS = 64 * 64  # drawn one by one, so that an SVG stays sharp in every viewer; more are one picture
+TYPE, SMALL = 11.0, 9.5  # font sizes
+LINE = 13.0  # line height
+MOST_CELLS = 64 * 64  # most cells drawn one by one, so that an SVG stays sharp in every viewer; more become one image
 LONGEST_LABEL = 18  # letters
-KEY_PLACES = [1 - (i + 0.5) / 48 for i in range(48)]  # of a key of colours, from above
+KEY_PLACES = [1 - (i + 0.5) / 48 for i in range(48)]  # of a colour bar, from the top
 BLUE, ORANGE = "#3f78b8", "#d07a2d"  # of bars above and below 0
 
 
 def cut(text: str, most: int = LONGEST_LABEL) -> str:
-    """A label of bounded length; spaces around a word are left out, a token of nothing else is named.
+    """A label of bounded length, without surrounding spaces; a whitespace token is named.
 
     >>> cut(" boy"), cut("  "), cut("x" * 30, 8)
     ('boy', '(space)', 'xxxxxxx…')
@@ -57,7 +57,7 @@ def number_text(value: float) -> str:
 
 
 def wrapped(text: str, width: float, size: float, most: int = 3) -> list[str]:
-    """Words in lines no wider than `width`; what is more than `most` lines is cut."""
+    """Word-wrapped lines no wider than `width`, truncated to `most` lines."""
     lines: list[str] = []
     for word in shown(text).split():
         while text_width(word, size) > width and len(word) > 4:  # a word longer than a line
@@ -73,7 +73,7 @@ def wrapped(text: str, width: float, size: float, most: int = 3) -> list[str]:
 
 @dataclass
 class Matrix:
-    """Numbers (T,S) as cells, with the names of their rows and columns."""
+    """A heat map of numbers (T,S) with row and column labels."""
 
     values: np.ndarray
     rows: Sequence[str]
@@ -83,12 +83,12 @@ class Matrix:
     side: float = 440.0
     row_axis: str = "query"
     column_axis: str = "key"
-    words: Sequence[Sequence[str]] | None = None  # what is written into the cells
+    words: Sequence[Sequence[str]] | None = None  # text in the cells
     cell: tuple[float, float] | None = None
-    marked: Sequence[int] | None = None  # of each row, the column that is outlined
-    ticks: tuple[Sequence[int], Sequence[int]] | None = None  # rows and columns that are named, where not all are
-    bands: tuple[Sequence[int], Sequence[int]] | None = None  # the part that each row and column belongs to
-    signed: bool = False  # numbers below and above 0, white in the middle
+    marked: Sequence[int] | None = None  # the outlined column of each row
+    ticks: tuple[Sequence[int], Sequence[int]] | None = None  # rows and columns with labels, if not all
+    bands: tuple[Sequence[int], Sequence[int]] | None = None  # the segment of each row and column
+    signed: bool = False  # diverging colours around 0
     title: str = ""
     up: bool = field(init=False)
 
@@ -96,7 +96,7 @@ class Matrix:
         queries, keys = self.values.shape
         if self.cell is None:
             one = min(max(self.side / max(queries, keys), 1.75), 30.0)
-            one = float(int(one)) if one >= 4 else one  # whole pixels, where cells are seen one by one
+            one = float(int(one)) if one >= 4 else one  # whole pixels, if cells are large enough to be seen
             self.cell = (one, one)
         self.rows, self.columns = [cut(t) for t in self.rows], [cut(t) for t in self.columns]
         widest = max((text_width(text, TYPE) for text in self.columns), default=0.0)
@@ -122,11 +122,11 @@ class Matrix:
         return coloured(self.values, self.top, self.scale)
 
     def key(self, x: float, y: float, high: float) -> list[Mark]:
-        """What its colours mean."""
+        """The colour bar."""
         return signed_key(x, y, high, self.top) if self.signed else colour_key(x, y, high, self.top, self.scale)
 
     def named(self, count: int, axis: int) -> Sequence[int]:
-        """The columns (axis 0) or rows (axis 1) that have room for a name: every one, or every n-th."""
+        """The columns (axis 0) or rows (axis 1) with room for a label: every one, or every n-th."""
         assert self.cell is not None
         if self.ticks is not None:
             return self.ticks[1 - axis]
@@ -170,7 +170,7 @@ class Matrix:
         return marks
 
     def parts(self, left: float, top: float) -> list[Mark]:
-        """A coloured band beside the rows and above the columns of each part, and a line where the next one begins."""
+        """A coloured band beside the rows and above the columns of each segment, and lines between segments."""
         assert self.cell is not None and self.bands is not None
         marks: list[Mark] = []
         for i, part in enumerate(self.bands[0]):
@@ -190,7 +190,7 @@ class Matrix:
 
 
 def colour_key(x: float, y: float, high: float, top: float, scale: str, name: str = "blue") -> list[Mark]:
-    """The ramp from 0 below to `top` above, with its numbers; about 52 wide."""
+    """A vertical colour bar from 0 to `top`, with its numbers; about 52 wide."""
     column = coloured(np.array([[value_at(p, top, scale)] for p in KEY_PLACES]), top, scale, name)
     words = [("≤ " if position == 0 and scale == "log" else "")
              + number_text(value_at(position, top, scale) if position or scale == "log" else 0.0)
@@ -199,7 +199,7 @@ def colour_key(x: float, y: float, high: float, top: float, scale: str, name: st
 
 
 def signed_key(x: float, y: float, high: float, top: float) -> list[Mark]:
-    """The two-sided ramp from `-top` below to `top` above."""
+    """A vertical diverging colour bar from `-top` to `top`."""
     column = signed_colours(np.array([[(2 * p - 1) * top] for p in KEY_PLACES]), top)
     return key_of(x, y, high, column, [number_text(-top), "0", number_text(top)])
 
@@ -214,7 +214,7 @@ def key_of(x: float, y: float, high: float, column: np.ndarray, words: Sequence[
 
 @dataclass
 class Bars:
-    """Named numbers as bars, in the order given; those below 0 are orange."""
+    """A bar chart of named numbers, in the given order; negative ones are orange."""
 
     names: Sequence[str]
     values: Sequence[float]
@@ -254,12 +254,12 @@ class ChartLine:
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
-    style: int | None = None  # which colour and dashes; by its place where none is given
+    style: int | None = None  # index of colour and dashes; by default its position
 
 
 @dataclass
 class LineChart:
-    """Lines over one axis, in the colours and dashes of the page, each named at its right end."""
+    """A line chart in the colours and dashes of the page, each line labelled at its right end."""
 
     series: Sequence[ChartLine]
     across: str
@@ -319,7 +319,7 @@ class LineChart:
             ends.append((last[1], one.name, colour))
         lowest = bottom + LINE - LINE * len(ends)
         level = -np.inf
-        for n, (height, name, colour) in enumerate(sorted(ends)):  # names do not lie on each other
+        for n, (height, name, colour) in enumerate(sorted(ends)):  # labels do not overlap
             level = max(min(height, lowest + LINE * n), level + LINE)
             marks.append(Label(right + 8, level, name, SMALL, fill=colour))
         return marks
@@ -328,7 +328,7 @@ class LineChart:
 def table_marks(
     x: float, y: float, head: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> tuple[list[Mark], float, float]:
-    """Words in rows below their heads, the first column to the left, the others to the right; its width and height."""
+    """A table of text, the first column left-aligned, the others right-aligned; returns also width and height."""
     lines = [head, *[[cut(word, 40) if word else "" for word in row] for row in rows]]
     widths = [max(text_width(line[i], TYPE) for line in lines) + 20 for i in range(len(head))]
     marks: list[Mark] = []
@@ -346,7 +346,7 @@ def table_marks(
 
 @dataclass
 class Caption:
-    """What a reader must know of a figure, below it: the model, its input, and what is drawn."""
+    """The caption below a figure: the model, its input, and what is drawn."""
 
     model: str
     given: str

@@ -1,4 +1,4 @@
-"""How much each head counts: the loss with it left out, or what its gradient says that would be."""
+"""Importance of each head: the loss increase from its ablation, or an estimate from gradients."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ METHODS = ("zero", "gradient")
 
 @dataclass(frozen=True)
 class HeadImportance:
-    """`change` is how much the loss grows without each head; with method "gradient", an estimate of its size.
+    """`change` is the loss increase without each head; with method "gradient", an estimate of its magnitude.
 
-    As text, a table from the head that counts most to the one that counts least.
+    As text, a table from the most to the least important head.
     """
 
-    what: str  # which loss it is
-    whole: float  # of the whole network
+    what: str  # name of the loss
+    whole: float  # loss of the whole network
     change: dict[HeadName, float]
     method: str = "zero"
 
@@ -38,7 +38,7 @@ class HeadImportance:
         )
 
     def grid(self, part: str = "") -> Tensor:
-        """(layers, heads) of one part of the network; nan where a layer has fewer heads."""
+        """Importance (layers, heads) of one part of the network; nan if a layer has fewer heads."""
         own = {name: value for name, value in self.change.items() if name.part == part}
         if not own:
             known = sorted({repr(name.part) for name in self.change})
@@ -59,12 +59,12 @@ def head_importance(
     max_rows: int = 256,
     loss: Loss | None = None,
 ) -> HeadImportance:
-    """How much the loss on `data` grows when each head is left out, one at a time.
+    """The loss increase on `data` from ablating each head, one at a time.
 
-    `model` is a predictor or a network; `data` rows or files with their answers for a model that was trained here, else
-    texts, images, or the tensors of a call, or a list of these. "zero" runs the data once for each head. "gradient"
-    takes one forward and one backward pass for all: the size of the loss's gradient with respect to a factor on the
-    head (1905.10650), which finds heads that do little but not by how much a large one counts.
+    `model` is a predictor or a network; `data` rows or files with targets for a model trained by anyformer, else texts,
+    images, or the tensors of a call, or a list of these. "zero" runs the data once for each head. "gradient" needs one
+    forward and one backward pass for all heads: the magnitude of the loss's gradient with respect to a factor on the
+    head (1905.10650), which finds unimportant heads but does not quantify important ones.
 
     >>> from anyformer import preset
     >>> net = preset("gpt2-tiny").build(seed=0)
@@ -85,7 +85,7 @@ def head_importance(
 
 
 def by_zeroing(measure: Measure, heads: list[HeadName], whole: float) -> dict[HeadName, float]:
-    """The loss without each head, less the loss of all."""
+    """The loss without each head, minus the loss of the whole network."""
     found = {}
     for name in heads:
         with ablate(measure.network, heads=[name.short]):
@@ -94,7 +94,7 @@ def by_zeroing(measure: Measure, heads: list[HeadName], whole: float) -> dict[He
 
 
 def by_gradient(measure: Measure) -> dict[HeadName, float]:
-    """|d loss / d factor| of a factor on each head, batch by batch, for a mean over the answers."""
+    """|d loss / d factor| of a factor on each head, per batch, as a mean over the targets."""
     network = measure.network
     factors: dict[LayerName, Tensor] = {}
     handles, clock = [], LayerClock()

@@ -1,4 +1,4 @@
-"""Which heads do the same: their maps, or what they give, compared pair by pair."""
+"""Pairwise similarity of heads, by their attention maps or their outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURES = ("maps", "outputs")
 
 @dataclass(frozen=True)
 class HeadSimilarity:
-    """`values` (N,N) of all pairs of `heads`, from 0 to 1; nan where two heads look from or at other tokens."""
+    """Similarities `values` (N,N) of all pairs of `heads`, from 0 to 1; nan if their queries or keys differ."""
 
     heads: tuple[HeadName, ...]
     values: Tensor
@@ -34,7 +34,7 @@ class HeadSimilarity:
         return "\n".join(lines)
 
     def pairs(self) -> list[tuple[HeadName, float, HeadName]]:
-        """Every pair once, the most alike first."""
+        """Every pair once, the most similar first."""
         found = [
             (one, float(self.values[i, j]), two)
             for i, one in enumerate(self.heads)
@@ -46,11 +46,11 @@ class HeadSimilarity:
 
 @torch.no_grad()
 def head_similarity(model: Any, inputs: Any, *, measure: Literal["maps", "outputs"] = "maps") -> HeadSimilarity:
-    """How alike all heads of a model are on one input, pair by pair.
+    """Pairwise similarity of all heads of a model on one input.
 
     "maps" is 1 - JS(P, Q) / ln 2, with the Jensen-Shannon divergence of two heads' weights, averaged over the queries:
-    1 where they look alike, 0 where they look at different tokens. "outputs" is linear CKA (1905.00414) of what they
-    give: 1 where one is a turned and scaled form of the other.
+    1 for equal maps, 0 if they attend to disjoint tokens. "outputs" is linear CKA (1905.00414) of their outputs: 1 if
+    one is a rotated and scaled version of the other.
 
     >>> from anyformer import preset
     >>> net = preset("gpt2-tiny").build(seed=0)
@@ -81,7 +81,7 @@ def head_similarity(model: Any, inputs: Any, *, measure: Literal["maps", "output
 
 
 def calls_of(network: Any, given: Any) -> dict[LayerName, AttentionInputs]:
-    """What every attention was computed from, by the name of its layer."""
+    """The inputs of every attention, by the name of its layer."""
     seen = prepared(network, *given.args, options=given.options)
     found = {}
     for name, layer, mixer in named_layers(network):
@@ -95,7 +95,7 @@ def calls_of(network: Any, given: Any) -> dict[LayerName, AttentionInputs]:
 
 
 def shared_use(network: Any, name: Any, mixer: Any) -> int:
-    """Which call of a mixer a layer makes, where layers share the mixer alone."""
+    """The index of a layer's call of its mixer, if layers share the mixer but not the block."""
     return [known for known, _, other in named_layers(network) if other is mixer].index(name)
 
 
@@ -107,12 +107,12 @@ def map_likeness(p: Tensor, q: Tensor) -> Tensor:
 
 
 def relative_entropy(p: Tensor, q: Tensor) -> Tensor:
-    """sum p log(p / q) of each row; what is 0 in p adds nothing."""
+    """KL divergence sum p log(p / q) of each row, with 0 log 0 = 0."""
     return torch.where(p > 0, p * (p.clamp(min=1e-38).log() - q.clamp(min=1e-38).log()), 0.0).sum(-1)
 
 
 def linear_cka(x: Tensor, y: Tensor) -> Tensor:
-    """|X'Y|^2 / (|X'X| |Y'Y|) of centred outputs (T,C) and (T,C'); 1 where both are constant."""
+    """Linear CKA |X'Y|^2 / (|X'X| |Y'Y|) of centred outputs (T,C) and (T,C'); 1 if either is constant."""
     x, y = x.double() - x.double().mean(0), y.double() - y.double().mean(0)
     scale = (x.T @ x).norm() * (y.T @ y).norm()
     return torch.ones(()) if scale == 0 else ((x.T @ y).square().sum() / scale).float()

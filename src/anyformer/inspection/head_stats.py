@@ -1,16 +1,16 @@
-"""What a head looks at, as numbers: its entropy, how much goes to the token before, to the first token, and so on.
+"""Statistics of attention heads: entropy, weight on the previous token, on the first token, and so on.
 
-All are means over the queries of one map (H,T,S); a query that may see nothing (all its weights are 0) counts nowhere.
+All are means over the queries of one map (H,T,S), without fully masked queries (all weights 0).
 
-    entropy     bits: 0 looks at one token, log2(S) at all alike
+    entropy     in bits: 0 for a single token, log2(S) for uniform attention
     previous    weight on the token before the query
-    first       weight on the first token, of all queries but the first
-    distance    between query and key, weighted: tokens, or patches of an image
+    first       weight on the first token, over all queries but the first
+    distance    weighted mean distance of query and key, in tokens, or in patches of an image
     induction   weight on tokens that followed an earlier occurrence of the query's token
     diagonal    weight on the query's own token
     largest     the largest weight of a query
 
-Maps are read a block of rows at a time, so that a long text never needs a T x S tensor.
+Maps are read in blocks of rows, so that a long text never needs a T x S tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
     from anyformer.inspection.site import Site
 
-# What people call each, what its number means, and in what it is counted.
+# The name of each, its description, and its unit.
 STATISTICS = {
     "entropy": ("entropy", "entropy in bits", "bits"),
     "previous": ("previous token", "weight on the token before", "weight"),
@@ -37,14 +37,14 @@ STATISTICS = {
     "diagonal": ("own token", "weight on its own token", "weight"),
     "largest": ("largest weight", "largest weight of a query", "mean over queries"),
 }
-ENTRIES = 2**20  # of a map read at once
+ENTRIES = 2**20  # elements of a map read at once
 
 
 class HeadSums:
-    """Sums over the rows of one map, block by block.
+    """Sums over the rows of one map, accumulated in blocks.
 
-    `ids` (S,) are the tokens, for induction; `distances` (T,S) the distance of each pair, tokens apart if not given,
-    nan for a pair that has none. `aligned`: queries and keys are the same tokens, the queries the last T of S keys.
+    `ids` (S,) are the token ids, for induction; `distances` (T,S) the distance of each pair, by default in tokens, nan
+    if undefined. `aligned`: queries and keys are the same tokens, the queries the last T of S keys.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class HeadSums:
         distances: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.queries, self.keys, self.aligned = queries, keys, aligned
-        self.before = keys - queries  # keys of earlier tokens, such as a cache or a prefix
+        self.before = keys - queries  # keys of earlier tokens, from a KV cache or a prefix
         self.ids, self.distances = ids, distances
         self.sums = {name: torch.zeros(heads, dtype=torch.float64) for name in STATISTICS}
         self.counts = {name: torch.zeros(heads, dtype=torch.float64) for name in STATISTICS}
 
     def add(self, weights: Tensor, start: int = 0) -> None:
-        """Rows from `start` on: (H,t,S)."""
+        """Add rows (H,t,S) from `start` on."""
         weights, device = weights.detach().float(), weights.device
-        live = weights.sum(-1) > 0.5  # (H,t); a row sums to 1 or, where it sees nothing, to 0
+        live = weights.sum(-1) > 0.5  # (H,t); a row sums to 1 or, if fully masked, to 0
         count = weights.shape[1]
         self.note("entropy", torch.special.entr(weights).sum(-1) / math.log(2), live)
         self.note("largest", weights.amax(-1), live)
@@ -69,7 +69,7 @@ class HeadSums:
                 self.note_distance(weights, live, self.distances[start : start + count].to(device))
             return
         row = torch.arange(count, device=device)
-        place = row + start + self.before  # (t,): where each query is among the keys
+        place = row + start + self.before  # (t,): the index of each query among the keys
         self.note("diagonal", weights[:, row, place], live)
         later = place > 0  # (t,)
         self.note("previous", weights[:, row, (place - 1).clamp(min=0)], live & later)
@@ -84,7 +84,7 @@ class HeadSums:
             self.note("induction", (weights * wanted).sum(-1), live & wanted.any(-1))
 
     def note(self, name: str, values: Tensor, counted: Tensor) -> None:
-        values, counted = values.cpu().double(), counted.cpu()  # a number a row; the maps stay where they are
+        values, counted = values.cpu().double(), counted.cpu()  # one number per row; the maps stay on their device
         self.sums[name] += values.masked_fill(~counted, 0.0).sum(-1)
         self.counts[name] += counted.sum(-1)
 
@@ -95,15 +95,15 @@ class HeadSums:
         self.note("distance", mean, live & (mass > 0))
 
     def means(self) -> dict[str, list[float | None]]:
-        """Every statistic, a number a head."""
+        """Every statistic, one number per head."""
         means = {name: (self.sums[name] / self.counts[name]).tolist() for name in STATISTICS}  # nan: no row counted
         return {name: [None if value != value else value for value in values] for name, values in means.items()}
 
 
 def follows_same(ids: Tensor, place: Tensor) -> Tensor:
-    """Which keys follow an earlier occurrence of a query's token: bool (t,S) for queries at `place` (t,).
+    """The keys that follow an earlier occurrence of a query's token: bool (t,S) for queries at `place` (t,).
 
-    In "a b c a" the last token looks back at b. The query itself never counts, nor does any later token.
+    In "a b c a" that is b for the last token. The query itself and later tokens never count.
     """
     keys = torch.arange(len(ids), device=ids.device)
     same = torch.zeros(len(place), len(ids), dtype=torch.bool, device=ids.device)
@@ -126,16 +126,16 @@ def statistics_of(
 
 
 def head_statistics(capture: Capture, sites: Iterable[int] | None = None) -> list[dict[str, Any]]:
-    """A row a head of every attention, or of those `sites`: site, label, layer, head, and a number a statistic.
+    """One row per head of all sites, or of `sites`: site, label, layer, head, and one number per statistic.
 
-    None stands for a number that has no meaning there, such as the previous token in cross-attention.
+    None is a statistic that is undefined there, such as the previous token in cross-attention.
     """
     wanted = range(len(capture.sites)) if sites is None else sites
     return [row for site in wanted for row in site_statistics(capture, site)]
 
 
 def site_statistics(capture: Capture, index: int) -> list[dict[str, Any]]:
-    """The statistics of the heads of one site; none for a mixer that is not attention."""
+    """The statistics of the heads of one site; empty for a mixer without attention."""
     site = capture.sites[index]
     if site.kind == "other":
         return []
@@ -159,7 +159,7 @@ def site_statistics(capture: Capture, index: int) -> list[dict[str, Any]]:
 
 
 def pairs_of(capture: Capture, site: Site, keys: int) -> dict[str, Any]:
-    """How queries and keys of a site relate: the same tokens or not, which ids, how far apart on an image."""
+    """Relation of a site's queries and keys: whether they are the same tokens, their ids, and patch distances."""
     query_axis, key_axis = capture.axes[site.queries], capture.axes[site.keys]
     aligned = site.kind == "self" and keys >= len(query_axis.tokens)
     ids = [token.id for token in key_axis.tokens]
@@ -173,12 +173,12 @@ def pairs_of(capture: Capture, site: Site, keys: int) -> dict[str, Any]:
 
 
 def patch_distances(queries: TokenAxis, keys: TokenAxis) -> Tensor:
-    """(T,S): patches from patch to patch, nan where either token is not a patch."""
+    """Distances (T,S) in patches, nan if either token is not a patch."""
     return torch.cdist(patch_places(queries), patch_places(keys))
 
 
 def patch_places(axis: TokenAxis) -> Tensor:
-    """(T,2): row and column of each token that is a patch, nan elsewhere."""
+    """Row and column (T,2) of each patch, nan for other tokens."""
     assert axis.grid is not None
     rows, columns = axis.grid
     places = torch.full((len(axis.tokens), 2), torch.nan)

@@ -1,7 +1,7 @@
-"""Which columns of a table count: where the class token looks, what is lost when a column is shuffled, and what one
-row's answer becomes when a cell is left empty.
+"""Feature importance for tables: attention of the class token, permutation importance, and the effect of an empty
+cell on one row's prediction.
 
-Attention of an FT-Transformer orders the columns (2106.11959, 5.3); its sizes say nothing: compare ranks only.
+Attention of an FT-Transformer ranks the columns (2106.11959, 5.3); its magnitudes are not comparable, only ranks are.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class FeatureAttention:
     layers: tuple[str, ...]
     from_class: np.ndarray  # (R,L,H,F)
     pairs: np.ndarray  # (R,F,F), mean over layers and heads
-    itself: np.ndarray  # (R,): what the class token reads of itself, mean over layers and heads
+    itself: np.ndarray  # (R,): weight of the class token on itself, mean over layers and heads
 
     def mean(self, row: int | None = None) -> np.ndarray:
-        """(F,): what the class token gives to each column, over heads and layers, of one row or of all."""
+        """Weight (F,) of the class token on each column, mean over heads and layers, for one row or all."""
         chosen = self.from_class if row is None else self.from_class[row : row + 1]
         return np.asarray(chosen.mean((0, 1, 2)))
 
     def between(self, row: int | None = None) -> np.ndarray:
-        """(F,F): column by column."""
+        """Attention between columns (F,F), for one row or all."""
         return np.asarray(self.pairs.mean(0) if row is None else self.pairs[row])
 
 
 def column_tokens(capture: Capture) -> tuple[int | None, list[int]]:
-    """Where the class token stands, and where the columns are."""
+    """The index of the class token, and those of the columns."""
     axis = next(iter(capture.axes.values()))
     lead = next((i for i, token in enumerate(axis.tokens) if token.kind == "special"), None)
     return lead, [i for i, token in enumerate(axis.tokens) if token.kind == "column"]
@@ -63,7 +63,7 @@ def column_tokens(capture: Capture) -> tuple[int | None, list[int]]:
 
 @torch.no_grad()
 def feature_attention(capture: Capture) -> FeatureAttention:
-    """How the class token and the columns look at the columns, in every row that the capture was given."""
+    """Attention of the class token and of the columns to the columns, for every row of the capture."""
     lead, columns = column_tokens(capture)
     sites = [site for site in capture.sites if site.kind == "self"]
     if lead is None or not columns or not sites:
@@ -77,7 +77,7 @@ def feature_attention(capture: Capture) -> FeatureAttention:
         looks.append(weights[:, :, lead, columns])  # (R,H,F)
         itself.append(weights[:, :, lead, lead].mean(1))  # (R,)
         pairs.append(weights[:, :, columns][..., columns].mean(1))  # (R,F,F)
-    if len({look.shape[1] for look in looks}) > 1:  # layers of different heads have only their means in common
+    if len({look.shape[1] for look in looks}) > 1:  # with different numbers of heads: only means are comparable
         looks = [look.mean(1, keepdim=True) for look in looks]
     return FeatureAttention(
         tuple(axis.tokens[i].text for i in columns), tuple(site.label for site in sites),
@@ -90,9 +90,9 @@ def feature_attention(capture: Capture) -> FeatureAttention:
 
 @dataclass(frozen=True)
 class EmptyCells:
-    """How the answer to one row changes when one of its cells is left empty, for any model that reads a table."""
+    """Change of the prediction for one row when a cell is left empty, for any model with a table."""
 
-    what: str  # that changes: the number of a column, or the log-probability of the class that is answered
+    what: str  # the predicted quantity: a number, or the log-probability of the predicted class
     whole: float  # with all cells: the number, or the log-probability
     names: tuple[str, ...]
     change: np.ndarray  # (F,), of numbers in the target's units
@@ -100,7 +100,7 @@ class EmptyCells:
 
 @torch.no_grad()
 def empty_cells(capture: Capture, row: Mapping[str, Any]) -> EmptyCells:
-    """A number that is missing counts as the mean of the training rows, a category as unknown, as in `predict`."""
+    """Predict with each cell left empty: a missing number is the training mean, a category unknown, as in `predict`."""
     from anyformer.inspection.given import by_columns
     from anyformer.inspection.prediction import answer_logits, name_of, number_name
 
@@ -119,14 +119,14 @@ def empty_cells(capture: Capture, row: Mapping[str, Any]) -> EmptyCells:
 
 
 def table_columns(capture: Capture) -> tuple[str, ...]:
-    """The columns of numbers and categories that a trained model reads; none of another model."""
+    """The numeric and categorical columns of a trained model; empty for other models."""
     kept = None if capture.predictor is None or table_module(capture) is None else capture.predictor.preprocess
     columns = () if kept is None else kept.columns or ()
     return tuple(column.name for column in columns if column.in_table)
 
 
 def table_module(capture: Capture) -> TableModule | None:
-    """What reads the columns, also where it stands beside text or an image."""
+    """The embedding of the columns, also in a joint model with text or images."""
     return next((module for module in capture.model.modules() if isinstance(module, TableModule)), None)
 
 
@@ -135,12 +135,12 @@ def table_module(capture: Capture) -> TableModule | None:
 
 @dataclass(frozen=True)
 class Importance:
-    """What a metric loses when one column is shuffled; as text, a table with the most important column first."""
+    """Permutation importance: the loss of a metric per shuffled column; as text, a table, most important first."""
 
     metric: str
-    whole: float  # with all columns as they are
+    whole: float  # without shuffling
     names: tuple[str, ...]
-    drops: np.ndarray  # (F, repeats): how much worse the metric became; below 0 it became better
+    drops: np.ndarray  # (F, repeats): how much worse the metric became; negative if better
     rows: int
 
     @property
@@ -165,11 +165,11 @@ def permutation_importance(
     predictor: Predictor, data: Any, *, metric: str | None = None, columns: Sequence[str] | None = None,
     repeats: int = 5, seed: int = 0, most: int | None = None, batch_size: int = 256,
 ) -> Importance:  # fmt: skip
-    """How much worse a trained model answers when the cells of one column are shuffled among the rows.
+    """Permutation importance of a trained model: how much worse its metric is with one column's cells shuffled.
 
-    `data` has the target column too: a path, a table, or rows. `metric` is the task's main one if not given; `columns`
-    are all that the model reads; `most` is the number of rows drawn from the data where there are more. A column that
-    is redundant beside another loses little, though the model may read it.
+    `data` includes the target column: a path, a table, or rows. `metric` is by default the task's main one, `columns`
+    all that the model reads; `most` limits the number of rows, drawn at random. A column that is redundant with another
+    loses little, though the model may use it.
     """
     from anyformer.evaluation.metric_directions import gain
 
@@ -195,7 +195,7 @@ def permutation_importance(
 
 
 def frame_with_truth(predictor: Predictor, data: Any) -> Frame:
-    """Rows with their true answers, in memory."""
+    """Rows with their targets, in memory."""
     from anyformer.data.files.tables import frame_of
     from anyformer.data.frame import Frame
     from anyformer.data.given_rows import given_rows, is_files
@@ -212,7 +212,7 @@ def frame_with_truth(predictor: Predictor, data: Any) -> Frame:
     if is_files(rows):
         with scratch_folder() as cache:
             frame, _ = read_new_rows([Path(path) for path in rows], preprocess, Data(), cache)
-            frame = replace(frame, table=frame.table.take(list(range(len(frame)))))  # the folder goes away
+            frame = replace(frame, table=frame.table.take(list(range(len(frame)))))  # the temporary folder is removed
     else:
         frame, _ = frame_of_model(rows if isinstance(rows, Frame) else frame_of(by_column(rows)), preprocess)
     check_target(frame, preprocess)
@@ -220,7 +220,7 @@ def frame_with_truth(predictor: Predictor, data: Any) -> Frame:
 
 
 def by_column(rows: Sequence[Any]) -> dict[str, list[Any]]:
-    """Rows that are objects, column by column; what a row does not have is missing."""
+    """Rows given as dicts, by column; None for missing cells."""
     if not all(isinstance(row, dict) for row in rows):
         raise UserError("rows without names have no target", where="data", fix="give rows as {column: value}")
     names = dict.fromkeys(name for row in rows for name in row)
@@ -228,7 +228,7 @@ def by_column(rows: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def measured(predictor: Predictor, frame: Frame, metric: str | None, batch_size: int) -> tuple[str, float, int]:
-    """A metric of the model on the rows of a table whose answers are known, its name, and how many rows those are."""
+    """A metric of the model on rows with known targets: its name, its value, and the number of rows."""
     from anyformer.inference.evaluate import only
     from anyformer.inference.predict import predict_rows
     from anyformer.tasks import find
@@ -249,7 +249,7 @@ def measured(predictor: Predictor, frame: Frame, metric: str | None, batch_size:
 
 
 def with_shuffled(frame: Frame, name: str, order: np.ndarray) -> Frame:
-    """The same rows with the cells of one column in another order."""
+    """The rows with one column permuted."""
     at = frame.names.index(name)
     field = frame.table.schema.field(at)
     return replace(frame, table=frame.table.set_column(at, field, frame.column(name).take(order)))
@@ -259,7 +259,7 @@ def with_shuffled(frame: Frame, name: str, order: np.ndarray) -> Frame:
 
 
 def ranks(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Ranks from 1, the smallest first; equal values share their mean rank.
+    """Ranks from 1, smallest first; ties get their mean rank.
 
     >>> ranks([10, 30, 30, 20]).tolist()
     [1.0, 3.5, 3.5, 2.0]
@@ -269,7 +269,7 @@ def ranks(values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def rank_correlation(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float | None:
-    """Spearman's: 1 where both have the same order, -1 where it is reversed; None where one has no order at all.
+    """Spearman's rank correlation; None if either is constant.
 
     >>> rank_correlation([1, 2, 3], [10, 200, 3000])
     1.0

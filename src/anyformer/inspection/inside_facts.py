@@ -1,4 +1,4 @@
-"""One picture of a finished model for its report: where the tokens of one validation row look in the last layer."""
+"""An attention map for the report of a finished model: the last layer, for one validation row."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from anyformer.objectives import Batch
     from anyformer.slots import Network
 
-MOST = 24  # tokens drawn
+MOST = 24  # most tokens drawn
 
 
 @torch.no_grad()
 def inside_facts(model: nn.Module, spec: Network, data: Prepared, batch: Batch) -> dict[str, Any] | None:
-    """The mean map over the heads of the last attention, for the first row of a batch; None for a model without one.
+    """The head-averaged map of the last attention, for the first row of a batch; None for a model without attention.
 
-    Of an encoder-decoder it is the last cross-attention, which aligns what is written with what was read. Of an image
-    it is a grid: what its first token reads of each patch.
+    For an encoder-decoder it is the last cross-attention, which aligns target and source. For an image it is a grid:
+    the first token's attention to each patch.
     """
     predictor = Predictor(Opened(spec, model), tokenizer=data.tokenizer, preprocess=data.preprocess)
     given = NetworkInputs(batch.inputs, batch.named)
@@ -52,7 +52,7 @@ def inside_facts(model: nn.Module, spec: Network, data: Prepared, batch: Batch) 
 
 
 def chosen_site(capture: Capture) -> Site | None:
-    """The last cross-attention, else the last attention."""
+    """The last cross-attention, else the last self-attention."""
     for kind in ("cross", "self"):
         found = [site for site in capture.sites if site.kind == kind]
         if found:

@@ -1,7 +1,7 @@
-"""Which tokens a sublayer's answers depend on: attention mixes tokens, the feed-forward network does not.
+"""Token Jacobians: which tokens a sublayer's outputs depend on. Attention mixes tokens, the feed-forward does not.
 
-A mixer's Jacobian has a block for every pair of tokens it lets meet: all of them, or in causal order those below the
-diagonal. A feed works on each token alone, so that all its blocks but those on the diagonal are exactly 0.
+A mixer's Jacobian has a nonzero block for every pair of tokens that it mixes: all of them or, if causal, those on and
+below the diagonal. A feed acts on each token alone, so all its off-diagonal blocks are exactly 0.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from anyformer.inspection.given import given_to
 from anyformer.inspection.measure import Loss, in_eval_mode, measure_on
 
 PARTS = ("mixer", "feed")
-MOST = 2**16  # outputs, each of which is one backward pass
+MOST = 2**16  # most outputs; each is one backward pass
 
 
 def token_jacobian(model: Any, inputs: Any, layer: Any, part: Literal["mixer", "feed"] = "mixer") -> Tensor:
-    """|dy_i / dx_j| (T,T) of one layer's mixer or feed, row i for the answer of token i: the Frobenius norm of D x D.
+    """|dy_i / dx_j| (T,T) of one layer's mixer or feed, the Frobenius norm of each D x D block; row i is output i.
 
-    y and x are what leaves and enters the mixer or the feed itself, without the norm and the sum around it. `layer` is
-    a number from 0, or ("encoder", 3); `inputs` are what `look` takes, of one row.
+    y and x are output and input of the mixer or feed itself, without the norm and residual around it. `layer` is a
+    number from 0, or ("encoder", 3); `inputs` are as for `look`, of one row.
 
     >>> from anyformer import preset
     >>> net = preset("gpt2-tiny").build(seed=0)
@@ -45,7 +45,7 @@ def token_jacobian(model: Any, inputs: Any, layer: Any, part: Literal["mixer", "
 
 
 def what_entered(network: nn.Module, name: LayerName, part: str, given: Any) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The mixer or feed of a layer, and what it was called with."""
+    """The mixer or feed of a layer, and its inputs."""
     found, mixer = find_layer(network, name, "layer")
     module = mixer if part == "mixer" else found.block.feed
     if module is None or (part == "feed" and name.part == CROSS):
@@ -72,7 +72,7 @@ def what_entered(network: nn.Module, name: LayerName, part: str, given: Any) -> 
 
 
 def block_norms(module: nn.Module, entered: tuple[Any, ...]) -> Tensor:
-    """The norm of each block of the Jacobian, one backward pass an output."""
+    """The norm of each block of the Jacobian, with one backward pass per output."""
     x = entered[0].detach().clone().requires_grad_()
     with torch.enable_grad():
         made = module(x, *entered[1:])
@@ -106,8 +106,7 @@ class BranchLosses:
 def branch_losses(
     model: Any, data: Any, *, batch_size: int = 32, max_rows: int = 256, loss: Loss | None = None
 ) -> BranchLosses:
-    """What mixing between tokens and what working within them are worth: the loss without either, as `head_importance`
-    measures it."""
+    """The loss without all feeds, and without all mixers, measured as in `head_importance`."""
     with in_eval_mode(model):
         measure = measure_on(model, data, batch_size=batch_size, max_rows=max_rows, loss=loss)
         network = measure.network

@@ -1,8 +1,8 @@
-"""The logit lens: what the model would answer if it stopped after each layer.
+"""The logit lens: the predictions from the residual stream after each layer.
 
-The residual stream after every layer goes through the final norm, with that layer's own mean and variance, and then
-through the model's own head. The last layer's answer is therefore the model's own, and `Lens.error` says how far it is
-from it. Logits exist for a few positions of one layer at a time: (L,T,V) is never held.
+The stream after every layer goes through the final norm, with that layer's own statistics, and then through the model's
+head. So the last layer's prediction should equal the model's own; `Lens.error` is the difference. Logits are computed
+for a few positions of one layer at a time: (L,T,V) is never materialized.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from anyformer.core.ensemble import EnsembleModule
     from anyformer.inspection.capture import Capture
 
-PIECE = 2**22  # logits of one layer held at once
+PIECE = 2**22  # logits of one layer in memory at once
 ALL = slice(None)
 Kind = Literal["word", "classes", "numbers"]
 
 
 @dataclass(frozen=True)
 class Lens:
-    """The answers of L = depth + 1 layers (the embedding is the first) at T positions; the last layer is the model.
+    """Predictions of L = depth + 1 layers (the first is the embedding) at T positions; the last layer is the model.
 
-    A pooled head answers once for the whole sequence: T is 1. A head of numbers has `values` and nothing else.
+    A pooled head has one prediction for the whole sequence: T is 1. A regression head has only `values`.
     """
 
     kind: Kind
     layers: tuple[str, ...]  # their names
     ids: Tensor  # (L,T,K) the most probable words or classes, best first
     logprobs: Tensor  # (L,T,K)
-    chosen: Tensor  # (T,) the last layer's first choice
-    chosen_logprobs: Tensor  # (L,T) what each layer gives to it
+    chosen: Tensor  # (T,) the last layer's top prediction
+    chosen_logprobs: Tensor  # (L,T) its log-probability in each layer
     ranks: Tensor  # (L,T) its rank in each layer, 1 for the first
     divergence: Tensor  # (L,T) KL(last layer || this layer), in nats
     entropy: Tensor  # (L,T) in nats
-    values: Tensor | None  # (L,T,outputs) of a head of numbers, in the target's units where `capture.lens` is asked
-    error: float  # the last layer's logits against the model's own, the largest difference
+    values: Tensor | None  # (L,T,outputs) of a regression head, in the target's units from `capture.lens`
+    error: float  # largest difference of the last layer's logits from the model's own
     normed: bool  # whether the final norm was applied
     has_norm: bool  # whether the stack has one
 
 
 @dataclass(frozen=True)
 class Readout:
-    """The end of a network: what turns its residual stream into logits."""
+    """The end of a network, which turns its residual stream into logits."""
 
     kind: Kind
     norm: nn.Module | None
@@ -59,10 +59,10 @@ class Readout:
     table: Tensor | None
     context: Context | None
     members: EnsembleModule | None
-    by_token: bool  # whether a token's logits depend on that token alone, so that positions can be taken in pieces
+    by_token: bool  # whether a token's logits depend on that token alone, so that positions can be chunked
     stack: str  # whose residual stream it reads
-    heat: Tensor | None = None  # what calibrated logits are divided by before they become probabilities
-    many: bool = False  # whether each label is answered by itself, so that several may come together
+    heat: Tensor | None = None  # temperature of calibrated logits
+    many: bool = False  # whether it is multi-label
 
     def logits(self, x: Tensor, *, norm: bool = True) -> Tensor:
         """(B,T,D) to (B,T,V), or (B,1,V) of a pooled head, as the model itself computes them."""
@@ -72,7 +72,7 @@ class Readout:
         return found if found.dim() == 3 else found[:, None]
 
     def distribution(self, logits: Tensor) -> Distribution:
-        """Logits (t,V) as the probabilities that the model's own answers have."""
+        """Logits (t,V) as log-probabilities, calibrated like the model's own predictions."""
         logits = logits if self.heat is None else logits / self.heat.to(logits)
         if self.many:
             return Distribution(logsigmoid(logits), logsigmoid(-logits))
@@ -80,13 +80,13 @@ class Readout:
 
 
 class Distribution(NamedTuple):
-    """Log-probabilities (t,V): of one answer among V or, with `without`, of V labels that each come or do not."""
+    """Log-probabilities (t,V): of one class among V or, with `without`, of V independent labels."""
 
     logs: Tensor
     without: Tensor | None  # log(1 - p)
 
     def entropy(self) -> Tensor:
-        """(t,) in nats; of labels their sum. 0 log 0 is nan in the product, and counts as 0."""
+        """Entropy (t,) in nats, summed over labels; nansum, since 0 log 0 is nan and counts as 0."""
         return -sum_of((logs.exp() * logs).nansum(-1) for logs in self if logs is not None)
 
     def divergence(self, other: Distribution) -> Tensor:
@@ -100,7 +100,7 @@ def sum_of(parts: Iterable[Tensor]) -> Tensor:
 
 
 def why_no_lens(network: nn.Module) -> str | None:
-    """None where the lens applies, else the reason as a sentence."""
+    """None if the lens applies, else the reason as a sentence."""
     from anyformer.core.model import Model, ModelModule, Seq2SeqModule
     from anyformer.core.stack import Stack
     from anyformer.heads import LM
@@ -122,7 +122,7 @@ def why_no_lens(network: nn.Module) -> str | None:
 
 
 def kind_of(head: Any) -> Kind | None:
-    """What a head's logits are about; None for boxes, pixels and other answers."""
+    """What a head's logits stand for; None for boxes, pixels and other outputs."""
     from anyformer.heads import CRF, LM, Distilled, LMWithPair, Pooled, TokenHead
 
     if isinstance(head, LM | LMWithPair):
@@ -135,7 +135,7 @@ def kind_of(head: Any) -> Kind | None:
 
 
 def readout_of(network: nn.Module, context: Context | None) -> Readout:
-    """The norm and head behind a network's last layer; `context` is what its own pass knew of the tokens."""
+    """The norm and head after a network's last layer; `context` is that of its own pass."""
     from anyformer.core.model import ModelModule, Seq2SeqModule
     from anyformer.heads.lm_with_pair import LMWithPairModule
 
@@ -154,7 +154,7 @@ def readout_of(network: nn.Module, context: Context | None) -> Readout:
 
 
 def lens_of(capture: Capture, top: int = 10, *, norm: bool = True, at: slice = ALL) -> Lens:
-    """The lens of a capture's row, at the positions of `at`. Without `norm` the head reads the stream as it is."""
+    """The lens of a capture's row, at the positions of `at`. Without `norm` the head gets the stream unnormalized."""
     from anyformer.inspection.prediction import has_many_labels, in_units, temperature
 
     readout = readout_of(capture.model, capture.output.context)
@@ -170,7 +170,7 @@ def read_layers(
     readout: Readout, streams: list[Tensor], logits: Tensor, *, row: int = 0, top: int = 10, norm: bool = True,
     at: slice = ALL,
 ) -> Lens:  # fmt: skip
-    """What `readout` makes of each residual stream (B,T,D), for one row; `logits` are the model's own answer."""
+    """The lens of residual streams (B,T,D), for one row; `logits` are the model's own."""
     if top < 1:
         raise UserError(f"top is {top}", where="lens", fix="use 10")
     own = (logits if logits.dim() == 3 else logits[:, None])[row]  # (T,V)
@@ -188,7 +188,7 @@ def read_layers(
 
 
 def pieces(readout: Readout, own: Tensor, at: slice) -> Iterator[slice]:
-    """Positions whose logits are held together: all, where the head must see all tokens."""
+    """Chunks of positions whose logits are in memory together: all, if the head needs all tokens."""
     count, vocab = own.shape
     first, end, _ = at.indices(count)
     if first >= end:
@@ -201,11 +201,11 @@ def pieces(readout: Readout, own: Tensor, at: slice) -> Iterator[slice]:
 def read_piece(
     readout: Readout, streams: list[Tensor], own: Tensor, row: int, at: slice, top: int, norm: bool
 ) -> dict[str, Tensor]:
-    """All that is kept of some positions, (L,t,...) each."""
+    """The results for some positions, (L,t,...) each."""
     final = layer_logits(readout, streams[-1], row, at, norm)  # (t,V)
     error = (final - own.to(final)).abs().max()
     last, count = readout.distribution(final), min(top, final.shape[-1])
-    chosen = last.logs.topk(count, -1).indices[:, :1]  # not argmax, which takes another one of equals
+    chosen = last.logs.topk(count, -1).indices[:, :1]  # not argmax, which breaks ties differently
     found: dict[str, list[Tensor]] = {}
     for i, stream in enumerate(streams):
         logits = final if i == len(streams) - 1 else layer_logits(readout, stream, row, at, norm)

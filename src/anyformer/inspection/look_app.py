@@ -1,4 +1,4 @@
-"""The page's server side without a server: a request in, a response out. `server.py` puts it behind HTTP."""
+"""The page's backend as a function from request to response. `server.py` serves it over HTTP."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
 
 log = logging.getLogger("anyformer")
-BESIDE = 3  # captures that one is compared with from the page
-RING = 8  # captures kept: the one a server starts with, and the newest inputs
+BESIDE = 3  # most captures compared with one on the page
+RING = 8  # most captures kept, the newest ones
 MOST_BODY = 16 * 2**20  # bytes of a new input
 MOST_PARAMETERS = 40
 JSON = "application/json; charset=utf-8"
@@ -41,7 +41,7 @@ JSON = "application/json; charset=utf-8"
 
 @dataclass(frozen=True)
 class LookResponse:
-    """A status, a type, a body, and headers beyond those of every answer."""
+    """Status, content type, body, and additional headers."""
 
     status: int
     type: str
@@ -50,7 +50,7 @@ class LookResponse:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        """What goes over the wire with it, but for its length."""
+        """All response headers except the length."""
         return {
             "Content-Type": self.type,
             "Cache-Control": "no-store",
@@ -61,18 +61,18 @@ class LookResponse:
 
 
 class NotThere(UserError):
-    """An address or a capture that is not known here."""
+    """An unknown address or capture (404)."""
 
 
 class TooLarge(UserError):
-    """A body beyond its bound."""
+    """A request body above the size limit (413)."""
 
 
 class LookApp:
-    """Answers the page about some captures, the newest `ring`. One lock: a capture computes one thing at a time.
+    """Serves the page for the newest `ring` captures. A single lock: only one answer is computed at a time.
 
-    `typed` are the bytes that a new input may have where it is not an image, `beside` how many a capture is compared
-    with.
+    `typed` is the size limit in bytes of a new input that is not an image, `beside` the most captures that one is
+    compared with.
     """
 
     def __init__(self, capture: Capture, *, ring: int = RING, typed: int = MOST_BODY, beside: int = BESIDE) -> None:
@@ -81,7 +81,7 @@ class LookApp:
         self.lock = threading.Lock()
 
     def respond(self, method: str, address: str, body: bytes = b"") -> LookResponse:
-        """The answer to a request; mistakes are answered as JSON that says what and how to fix it."""
+        """The response to a request; user errors become JSON with the error and its fix."""
         try:
             return self.route(method, address, body)
         except NotThere as error:
@@ -90,7 +90,7 @@ class LookApp:
             return told(413, error)
         except UserError as error:
             return told(400, error)
-        except Exception:  # the page goes on; what happened stands in the log
+        except Exception:  # the page keeps working; the error is in the log
             log.exception("look: %s %s", method, address[:200])
             return refused(500, "This could not be computed.", "What happened is in the log.")
 
@@ -117,7 +117,7 @@ class LookApp:
             _, capture = self.capture(parameters)
             with self.lock:
                 return as_json(trust_of_page(capture))
-        if name == "api/run":  # without the lock: a page hears of its run while a view is computed
+        if name == "api/run":  # without the lock: a page can poll its run while a view is computed
             _, capture = self.capture(parameters)
             return as_json(finite(run_news(followed_runs(capture), parameters)))
         if name.startswith("api/view/"):
@@ -140,8 +140,8 @@ class LookApp:
         return LookResponse(200, "text/html; charset=utf-8", text.encode(), {"Content-Security-Policy": policy})
 
     def capture(self, parameters: dict[str, str]) -> tuple[str, Capture]:
-        """The capture meant by the parameter of that name, else the newest."""
-        # What a request was answered is shown to those who know its id, and to nobody else.
+        """The capture given by the parameter `capture`, else the newest."""
+        # The capture of a served request is shown only to clients that know its id.
         number = parameters.pop("capture", "") or next(name for name in reversed(self.captures) if name.isdigit())
         if number not in self.captures:
             raise NotThere(
@@ -161,7 +161,7 @@ class LookApp:
         return LookResponse(200, "application/octet-stream", body, headers)
 
     def new(self, body: bytes, parameters: dict[str, str]) -> LookResponse:
-        """Looks at another input, beside this one if it is to compare; or at the newest checkpoint of a run."""
+        """Capture a new input, optionally to compare with the current one, or the newest checkpoint of a run."""
         _, old = self.capture(parameters)
         with self.lock:
             posted = read_body(body, MOST_BODY if old.input_kind == "image" else self.typed)
@@ -173,7 +173,7 @@ class LookApp:
             return as_json({**manifest_of(capture), "capture": str(self.made), "renew": capture.input_kind})
 
     def with_input(self, posted: Mapping[str, Any], old: Capture) -> Capture:
-        """The same model over what was posted."""
+        """A capture of the same model on a posted input."""
         from anyformer.inspection.capture import look
 
         given = new_input(posted, old)
@@ -181,16 +181,16 @@ class LookApp:
         capture.run = old.run
         if posted.get("compare") is True:
             return put_beside(old, capture, self.beside)
-        for other in old.others:  # a second model reads the new input too; a second input stays behind
+        for other in old.others:  # a second model also gets the new input; a second input is dropped
             if other.source is not old.source:
                 capture.compare(look(other.source, given, name=other.name, budget=other.budget))
         return capture
 
 
 def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> bool:
-    """Whether a request comes from a page of this server, or follows a link to it; `headers` by names in small letters.
+    """Whether a request comes from a page of this server, or follows a link to it; `headers` by lower-case names.
 
-    A page of another site can make a browser ask, but not hide that it did.
+    A page of another site can make the browser send requests, but cannot forge these headers.
     """
     origin = headers.get("origin")
     own = origin is None or urlsplit(origin).netloc in hosts
@@ -200,12 +200,12 @@ def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> b
 
 
 def is_json(kind: str) -> bool:
-    """Whether a body calls itself JSON, which a form of another site cannot."""
+    """Whether the content type is JSON, which a form of another site cannot send."""
     return kind.partition(";")[0].strip().lower() == "application/json"
 
 
 def put_beside(first: Capture, second: Capture, most: int) -> Capture:
-    """The first capture with the second to compare, the newest `most` of them; what pages know of the first stays."""
+    """A copy of the first capture that is compared with the second and its newest others, `most` in all."""
     found = copy.copy(first)
     found.kept, found.others = {}, []
     found.compare(second)
@@ -214,7 +214,7 @@ def put_beside(first: Capture, second: Capture, most: int) -> Capture:
 
 
 def read_body(body: bytes, most: int) -> Mapping[str, Any]:
-    """The object that was posted."""
+    """The posted JSON object."""
     if len(body) > most:
         raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {most:,}")
     try:
@@ -227,7 +227,7 @@ def read_body(body: bytes, most: int) -> Mapping[str, Any]:
 
 
 def new_input(given: Mapping[str, Any], capture: Capture) -> Any:
-    """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
+    """The posted input: {"input": text}, {"input": {a row}} or {"image": base64}."""
     if capture.input_kind is None:
         raise UserError("this model reads nothing that can be typed", where="input", fix="run anyformer look again")
     if capture.input_kind == "image":
@@ -245,7 +245,7 @@ def new_input(given: Mapping[str, Any], capture: Capture) -> Any:
 
 
 def posted_rows(value: Any, preprocess: Preprocess) -> Any:
-    """Rows of a table as a request may have them: a text in them is a text, never the path of a file."""
+    """Rows of a table from a request: a string in them is text, never a file path."""
     from anyformer.serving.predict_rows import row_cells
 
     if not preprocess.columns or find(preprocess.task).parse_request(value, preprocess) is not None:
@@ -256,7 +256,7 @@ def posted_rows(value: Any, preprocess: Preprocess) -> Any:
 
 
 def posted_image(value: Any) -> Any:
-    """An image from its bytes in base64; paths are not taken from a page."""
+    """An image from base64; a page cannot give paths."""
     if not isinstance(value, str):
         raise UserError("no image given", where="image", fix="choose a file")
     require("PIL", "images need", where="image")
@@ -264,7 +264,7 @@ def posted_image(value: Any) -> Any:
 
     try:
         image = Image.open(io.BytesIO(base64.b64decode(value, validate=True)))
-        if image.width * image.height <= MOST_PIXELS:  # a small file may hold very many
+        if image.width * image.height <= MOST_PIXELS:  # a small file may decompress to a huge image
             return image.convert("RGB")
     except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise UserError("this is not an image that can be read", where="image", fix="send a PNG or JPEG file") from None
@@ -285,7 +285,7 @@ def told(status: int, error: UserError) -> LookResponse:
 
 
 def refused(status: int, error: str, fix: str, headers: dict[str, str] | None = None) -> LookResponse:
-    """What is not done, as the page reads it."""
+    """An error response as the page expects it."""
     return LookResponse(
         status, JSON, json.dumps({"error": error, "fix": fix}, ensure_ascii=False).encode(), headers or {}
     )

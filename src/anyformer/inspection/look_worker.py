@@ -1,4 +1,4 @@
-"""The thread that computes what pages ask of a server, and makes way for all else that the server does."""
+"""The background thread that computes the pages' requests with low priority beside the server's other work."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 import threading
 from collections.abc import Callable
 
-POLITE = 10  # how far the thread steps back (`nice`): where all cores are busy it gets about a tenth of one
-SWITCH = 0.0005  # seconds after which Python code of a look lets another thread go on; usual are 0.005
-MOST_WAITING = 16  # questions; a browser asks six at a time
+POLITE = 10  # niceness of the thread: if all cores are busy it gets about a tenth of one
+SWITCH = 0.0005  # GIL switch interval in seconds during a look; Python's default is 0.005
+MOST_WAITING = 16  # queued requests; a browser sends six at a time
 
 
 class LookWorker:
-    """One question after the other, in the order they came; begins with the first."""
+    """Processes requests one by one, in order; the thread starts with the first."""
 
     def __init__(self) -> None:
         self.questions: queue.Queue[Callable[[], None]] = queue.Queue(MOST_WAITING)
@@ -23,7 +23,7 @@ class LookWorker:
         self.busy = False
 
     def ask(self, work: Callable[[], None]) -> bool:
-        """Have something done; False where too much waits. To be called from one thread."""
+        """Queue work; False if the queue is full. Call from one thread only."""
         try:
             self.questions.put_nowait(work)
         except queue.Full:
@@ -34,7 +34,7 @@ class LookWorker:
         return True
 
     def run(self) -> None:
-        if sys.platform == "linux":  # where each thread has a priority of its own
+        if sys.platform == "linux":  # on Linux each thread has its own priority
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITE)
         usual = sys.getswitchinterval()

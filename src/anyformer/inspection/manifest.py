@@ -1,4 +1,4 @@
-"""What a page knows before any view is opened: the model, its input and answer, the layers, the tokens, the views."""
+"""The page's manifest, loaded before any view: the model, its input and prediction, layers, tokens, views."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DIFFERS = (
 
 
 def manifest_of(capture: Capture) -> dict[str, Any]:
-    """The capture for the page's frame, as JSON can hold it."""
+    """The manifest of a capture as JSON-compatible data."""
     start = start_of(capture)
     drawn = {name: module for name, module in views().items() if f"views/{name}.js" in web_files()}
     shown = [view_entry(name, module, capture) for name, module in drawn.items()]
@@ -61,17 +61,17 @@ def manifest_of(capture: Capture) -> dict[str, Any]:
 
 
 def view_entry(name: str, module: Any, capture: Capture) -> dict[str, Any]:
-    """One line of the navigation."""
+    """One entry of the navigation."""
     why = module.applies(capture)
-    tour = getattr(module, "TOUR", None)  # its place in the walk through the page, and what is said there
-    notes = getattr(module, "NOTES", {})  # what it explains beside its pictures
-    claim = getattr(module, "CLAIM", None)  # of the lectures about it: `anyformer lab run` measures it
+    tour = getattr(module, "TOUR", None)  # its position in the guided tour, and its text there
+    notes = getattr(module, "NOTES", {})  # explanations beside its figures
+    claim = getattr(module, "CLAIM", None)  # the lab claim about it, for `anyformer lab run`
     return {"name": name, "title": module.TITLE, "read": module.READ, "applies": why is None, "why": why or "",
             "tour": tour, "notes": notes, "claim": claim}  # fmt: skip
 
 
 def trust_of_page(capture: Capture) -> dict[str, Any]:
-    """The checks of the capture, as JSON can hold them."""
+    """The trust checks of the capture as JSON-compatible data."""
     trust = capture.trust
     checks = [{"name": check.name, "value": check.value, "tolerance": check.tolerance, "ok": check.ok}
               for check in trust.checks]  # fmt: skip
@@ -79,7 +79,7 @@ def trust_of_page(capture: Capture) -> dict[str, Any]:
 
 
 def start_of(capture: Capture) -> Query:
-    """Where a page opens: the first attention, its first head, and the last token with the key it reads most."""
+    """The cell selected at start: the first attention, its first head, the last token and its strongest key."""
     site = next((site for site in capture.sites if site.kind != "other"), None)
     if site is None:
         return Query()
@@ -90,7 +90,7 @@ def start_of(capture: Capture) -> Query:
 
 
 def written(capture: Capture) -> str:
-    """What an encoder-decoder wrote, or was given to write."""
+    """The target text of an encoder-decoder, generated or given."""
     axis = capture.axes.get("decoder")
     if axis is None or capture.modality != "pair":
         return ""

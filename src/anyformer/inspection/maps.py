@@ -1,7 +1,7 @@
-"""Attention maps rebuilt from what the model itself computed, with the fast kernel left on.
+"""Attention maps recomputed from the model's own activations, with its fused kernels left on.
 
-The network is run as it is; temporary hooks note what went into each attention, and the maps are made afterwards from
-the same description of the scores that the kernel was given. Nothing in any forward knows about it.
+The network runs unchanged; temporary hooks record the inputs of each attention, and the maps are computed afterwards
+from the same `Scores` that the kernel was given. No forward method has code for this.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Inputs = tuple[Any, ...]
 
 @contextmanager
 def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]]]:
-    """What enters every attention module of `model` while the block runs, by module path, in order of calls."""
+    """Record the inputs of every attention module of `model` in a `with` block, by module path, in order of calls."""
     seen: dict[str, list[tuple[nn.Module, Inputs]]] = {}
 
     def note(path: str) -> Any:
         def hook(module: nn.Module, given: Inputs) -> None:
-            x, context, state, tables = given[:4]  # all tokens, also where some alone are answered
-            # The pass itself adds its keys to the state: the maps need it as it was before.
+            x, context, state, tables = given[:4]  # all tokens, even if only some outputs are needed
+            # The pass appends its keys to the state: the maps need a copy from before.
             seen.setdefault(path, []).append((module, (x, context, copy.deepcopy(state), tables)))
 
         return hook
@@ -50,7 +50,7 @@ def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]
 def prepared(model: nn.Module, *inputs: Any, options: dict[str, Any] | None = None) -> dict[str, list[AttentionInputs]]:
     """Queries, keys, values and scores of every attention in one pass over `inputs`, by module path.
 
-    A path has one entry a layer that uses it, so weights shared by several layers give several.
+    A module shared by several layers has one entry for each.
     """
     return {
         path: [module.prepare(*given) for module, given in calls]  # type: ignore[operator]
@@ -65,15 +65,15 @@ def attention_maps(
 ) -> dict[str, list[Tensor]]:
     """Weights (B,H,t,S) of every attention, by module path: `attention_maps(model, tokens, mask=mask)`.
 
-    `rows` picks queries, so that a long text costs only the rows looked at. With `state=` the tokens go on from what it
-    holds, as in any pass: S counts the keys in the cache too, and the state has read the tokens afterwards.
+    `rows` selects queries, so that a long text costs only these rows. With `state=` the tokens continue a decoding
+    state, as in any pass: S includes the cached keys, and the state is advanced by the tokens.
     """
     seen = entered(model, inputs, options)
     return {path: [weighed(module, given, rows) for module, given in calls] for path, calls in seen.items()}
 
 
 def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[str, list[tuple[nn.Module, Inputs]]]:
-    """What entered every attention in one pass over `inputs`."""
+    """The inputs of every attention in one pass over `inputs`."""
     if not isinstance(model, nn.Module):
         raise UserError(f"{type(model).__name__} is not a network", where="attention maps",
                         fix="give a built model, such as predictor.model, and ids from its tokenizer")  # fmt: skip
@@ -88,7 +88,7 @@ def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[s
 
 
 def weighed(module: nn.Module, given: Inputs, rows: slice) -> Tensor:
-    """The weights of one layer, from what entered it."""
+    """The attention weights of one layer, from its inputs."""
     if isinstance(module, Weighing):
         x, context, state, tables = given
         return module.weights(x, context, state, tables, rows)
@@ -98,6 +98,6 @@ def weighed(module: nn.Module, given: Inputs, rows: slice) -> Tensor:
 
 @torch.no_grad()
 def explain_attention(model: nn.Module, *inputs: Any, **options: Any) -> dict[str, Choice]:
-    """Which kernel each attention runs on for these inputs, and why."""
+    """Which kernel each attention uses for these inputs, and why."""
     layers = prepared(model, *inputs, options=options)
     return {path: choose(calls[0].q, calls[0].k, calls[0].v, calls[0].scores) for path, calls in layers.items()}

@@ -1,7 +1,7 @@
-"""A network's loss on some data, to be measured again and again with parts of it left out.
+"""A network's loss on some data, for repeated measurement under ablations.
 
-A model that was trained here is evaluated by its own objective on rows with known answers. Any other is evaluated by
-the next token where it writes text, and elsewhere by how likely its own answers stay.
+A model trained by anyformer is evaluated by its own objective on rows with targets. Others are evaluated by next-token
+loss if they generate text, else by the loss against their own unablated predictions.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from anyformer.inspection.recorded_batches import BatchRecorder
     from anyformer.objectives import Batch
 
-Loss = Callable[[Any], Tensor]  # the summed loss of what a network gave
+Loss = Callable[[Any], Tensor]  # the summed loss of a network's output
 
 
 @dataclass
 class Question:
-    """One call of a network, and what its output is compared with."""
+    """One call of a network, and the loss of its output."""
 
     args: tuple[Any, ...]
     options: dict[str, Any]
     loss: Loss  # summed
-    weight: float  # how many answers the sum is over
+    weight: float  # number of targets in the sum
 
     def ask(self, network: nn.Module) -> Tensor:
         """The summed loss."""
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass
 class Measure:
-    """The mean loss over all questions."""
+    """The mean loss over all calls."""
 
     network: nn.Module
     questions: list[Question] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Measure:
 
 @contextmanager
 def in_eval_mode(model: Any) -> Iterator[None]:
-    """Dropout is off while the block runs."""
+    """Eval mode inside a `with` block."""
     network = network_of(model, "model")
     was = network.training
     network.eval()
@@ -78,9 +78,9 @@ def measure_on(
 ) -> Measure:  # fmt: skip
     """The loss of a predictor or a network on `data`.
 
-    Of a predictor: files or rows with their answers where it was trained here, else texts, images or a list of them.
-    Of a network: the tensors of one call, or a list of such. Of either: what `look` gives. `loss(output)` replaces the
-    loss that goes with the model.
+    For a predictor: files or rows with targets if it was trained by anyformer, else texts, images or a list of them.
+    For a network: the tensors of one call, or a list of such. For either: a capture from `look`. `loss(output)`
+    replaces the model's default loss.
     """
     network = network_of(model, "data")
     predictor = None if isinstance(model, nn.Module) else model
@@ -102,7 +102,7 @@ def measure_on(
 
 
 def listed(predictor: Predictor | None, data: Any) -> list[Any]:
-    """The inputs one by one; a file of text gives its lines."""
+    """The inputs as a list; a text file gives its lines."""
     if isinstance(data, Path) and predictor is not None and predictor.images is None:
         try:
             return [line for line in data.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -112,11 +112,11 @@ def listed(predictor: Predictor | None, data: Any) -> list[Any]:
     return list(data) if isinstance(data, list) else [data]
 
 
-# ---------------------------------------------------------------- models that were trained here
+# ---------------------------------------------------------------- models trained by anyformer
 
 
 def batches_of(predictor: Predictor, data: Any, batch_size: int, most: int) -> Iterator[tuple[Batch, Any]]:
-    """Batches with targets, and the objective that scores them."""
+    """Batches with targets, and their objective."""
     from anyformer.inference.predict import evaluator_for
     from anyformer.inspection.recorded_batches import BatchRecorder
     from anyformer.tasks import find
@@ -134,19 +134,19 @@ def batches_of(predictor: Predictor, data: Any, batch_size: int, most: int) -> I
 
 
 def as_path(data: Any) -> Any:
-    """The name of a file as its path; anything else as it is."""
+    """An existing file name as a Path; anything else unchanged."""
     short = isinstance(data, str) and len(data) < 1000 and "\n" not in data
     return Path(data) if short and Path(data).is_file() else data
 
 
 def as_files(data: Any) -> list[Path] | None:
-    """Paths, where that is what is given."""
+    """A list of paths, if the data is one or several paths."""
     parts = data if isinstance(data, list | tuple) else [data]
     return [Path(part) for part in parts] if parts and all(isinstance(part, Path) for part in parts) else None
 
 
 def record_rows(predictor: Predictor, source: Any, recorder: BatchRecorder) -> None:
-    """One evaluation over rows of a table with known answers."""
+    """Run one evaluation over rows with targets, for their batches."""
     from anyformer.data.given_rows import given_rows, is_files, report_bad, room_for
     from anyformer.data.new_rows import parse_rows, parse_table
     from anyformer.data.prepare_rows import examples_for
@@ -175,7 +175,7 @@ def record_rows(predictor: Predictor, source: Any, recorder: BatchRecorder) -> N
 
 
 def question_of(batch: Batch, objective: Any) -> Question:
-    """A batch with its targets; each row counts for as many answers as it has."""
+    """A batch with its targets; each row is weighted by its number of targets."""
     answers = (batch.targets != -100).flatten(1).sum(1) if batch.targets.dim() == 2 else None
     per_token = answers is not None and not batch.targets.is_floating_point()
     each = answers.double() if per_token and answers is not None else torch.ones(len(batch), dtype=torch.float64)
@@ -191,7 +191,7 @@ def question_of(batch: Batch, objective: Any) -> Question:
 
 
 def own_question(network: nn.Module, given: NetworkInputs, loss: Loss | None) -> Question:
-    """The next token of a text, or the answers that the whole network gives now."""
+    """Next-token loss of a text, or the loss against the current predictions of the whole network."""
     if loss is not None:
         return Question(given.args, given.options, loss, 1.0)
     if writes(network):
@@ -213,12 +213,12 @@ def own_question(network: nn.Module, given: NetworkInputs, loss: Loss | None) ->
 
 
 def next_token(logits: Tensor, ids: Tensor) -> Tensor:
-    """The summed loss of every token but the first."""
+    """The summed next-token loss."""
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="sum")
 
 
 def writes(network: Any) -> bool:
-    """Whether it scores the next word of a text."""
+    """Whether the network is a causal language model."""
     from anyformer.heads import LM
 
     spec = network.spec
@@ -231,7 +231,7 @@ def is_number(network: Any) -> bool:
 
 
 def what_is_lost(network: nn.Module, loss: Loss | None) -> str:
-    """The measure in words."""
+    """The name of the loss."""
     if loss is not None:
         return "loss"
     if writes(network):

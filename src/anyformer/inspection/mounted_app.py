@@ -1,4 +1,4 @@
-"""The page over a model that is being served: nothing is computed before somebody asks, and only the newest is kept."""
+"""The page of a served model: computed on demand only, with only the newest captures kept."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
     from anyformer.inspection.capture import Capture
 
-BUDGET = "256MB"  # of one look
-RING = 3  # inputs kept, each within the budget
-TYPED = 16 * 2**10  # bytes of a text or a row: what a pass takes grows with the square of its tokens
-FINISHED = 32  # requests whose tokens are kept: a look is a pass of its own over them, when somebody opens it
+BUDGET = "256MB"  # per look
+RING = 3  # captures kept, each within the budget
+TYPED = 16 * 2**10  # bytes of a text or a row: the cost of a pass is quadratic in its tokens
+FINISHED = 32  # finished requests whose tokens are kept; their pass runs when a page opens one
 
 
 class MountedLook(LookApp):
-    """The page of a served model. It starts with an example, and continues with what is typed on it.
+    """The page of a served model. It starts with an example; new inputs are entered on the page.
 
-    A request that asks for it is kept as token ids. Who has its id opens the page over them.
+    A finished request that asked for it is kept as token ids; a client with its id can open the page on them.
     """
 
     def __init__(self, predictor: Predictor, name: str) -> None:
@@ -33,14 +33,14 @@ class MountedLook(LookApp):
         self.finished: OrderedDict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = OrderedDict()
 
     def keep(self, request: str, tokens: Sequence[int], source: Sequence[int] | None) -> None:
-        """Remember the prompt and the output of a finished request; what an encoder read is its source."""
+        """Store the tokens of a finished request, prompt and output; `source` is the encoder's input."""
         if tokens:
             self.finished[request] = tuple(tokens), None if source is None else tuple(source)
         while len(self.finished) > FINISHED:
             self.finished.popitem(last=False)
 
     def needs_work(self, address: str) -> bool:
-        """Whether an answer takes longer than it takes to find a file."""
+        """Whether a response needs computation, unlike a static file."""
         return address.startswith("/look/api/")
 
     def route(self, method: str, address: str, body: bytes) -> LookResponse:
@@ -49,7 +49,7 @@ class MountedLook(LookApp):
         return super().route(method, address, body)
 
     def start(self) -> None:
-        """The first capture."""
+        """Make the first capture."""
         from anyformer.inspection.capture import look
 
         capture = look(self.predictor, name=self.name, budget=BUDGET)
@@ -57,7 +57,7 @@ class MountedLook(LookApp):
         self.started = True
 
     def capture(self, parameters: dict[str, str]) -> tuple[str, Capture]:
-        """As there; a finished request is looked at when it is first asked for, and the newest one is kept."""
+        """As in LookApp; a finished request is captured when first opened, and only the newest such capture is kept."""
         wanted = parameters.get("capture", "")
         if wanted in self.finished:
             with self.lock:
@@ -69,7 +69,7 @@ class MountedLook(LookApp):
         return super().capture(parameters)
 
     def look_at(self, tokens: tuple[int, ...], source: tuple[int, ...] | None) -> Capture:
-        """A pass over what a request read and wrote."""
+        """A capture of a request's prompt and output."""
         from anyformer.inspection.capture import look
 
         device = self.predictor.device

@@ -1,14 +1,14 @@
-"""Maps of mixers that are not attention: filters, convolutions and recurrences, written as one token reading others.
+"""Token-mixing maps of mixers without attention: long filters, convolutions and recurrences.
 
-Each has a quantity in which it is linear once its gates are known, and the matrix of that linear map is exact:
+Each is linear in some quantity once its gates are fixed, and the matrix of that linear map is exact:
 
-    Hyena         y = x_N (h_{N-1} * ( ... x_1 v)): from values to the gated sum, one matrix (T,S) a channel
-    Convolution   y_t = sum_j W_j x_{t-j}: from inputs to outputs, one block W_j a pair of tokens
-    LSTM, GRU     c_t = f_t c_{t-1} + i_t g_t: from what is written at s to what is held at t, one matrix a unit
-    RNN           no gates: the derivative of the state at t by what enters at s
+    Hyena         y = x_N (h_{N-1} * ( ... x_1 v)): from values to the gated sum, one matrix (T,S) per channel
+    Convolution   y_t = sum_j W_j x_{t-j}: from inputs to outputs, one block W_j per pair of tokens
+    LSTM, GRU     c_t = f_t c_{t-1} + i_t g_t: from what is written at s to the state at t, one matrix per unit
+    RNN           no gates: the derivative of the state at t by the input at s
     others        the derivative of the output at t by the input at s
 
-A map for the page is the mean size of these over channels, each row divided by its sum.
+A map for the page is the mean magnitude of these over channels, with rows normalized to sum to 1.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from anyformer.mixers.recurrent import RecurrentModule
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
 
-MOST = 2**27  # numbers of all channels' matrices held at once: half a gigabyte in float32
-COPIES = 64  # rows of a derivative that are computed in one backward pass
-MOST_OUTPUTS = 2**15  # of a derivative: tokens times channels
+MOST = 2**27  # most elements of all channels' matrices: half a gigabyte in float32
+COPIES = 64  # rows of a Jacobian computed in one backward pass
+MOST_OUTPUTS = 2**15  # of a Jacobian: tokens times channels
 
 
 # ---------------------------------------------------------------- for the page
 
 
 def matrix_of(capture: Capture, site: int, *, row: int | None = None) -> Tensor:
-    """(1,T,S): how much each token takes from each other one at a site without attention; rows sum to 1, or to 0."""
+    """The map (1,T,S) of a site without attention; rows sum to 1, or to 0."""
     call = capture.found.mixers[capture.site(site).index]
     x, context = call.given[0], call.given[1]
     at = min(capture.row if row is None else row, len(x) - 1)
@@ -55,7 +55,7 @@ def matrix_of(capture: Capture, site: int, *, row: int | None = None) -> Tensor:
 
 
 def sizes_of(module: nn.Module, x: Tensor) -> Tensor:
-    """(T,S): the size of what token t takes from token s of one text x (T,D), over all channels."""
+    """The magnitude (T,S) of token s's contribution to token t, over all channels, for one text x (T,D)."""
     with torch.no_grad():
         if isinstance(module, HyenaModule):
             check_size(x.shape[0], module.width)
@@ -71,7 +71,7 @@ def sizes_of(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def shares(sizes: Tensor) -> Tensor:
-    """Each row divided by its sum; a row of zeros stays."""
+    """Rows normalized to sum to 1; a row of zeros stays."""
     total = sizes.sum(-1, keepdim=True)
     return sizes / total.masked_fill(total == 0, 1.0)
 
@@ -84,7 +84,7 @@ def check_size(tokens: int, channels: int) -> None:
 
 
 def texts_of(context: Context, row: int, length: int) -> list[Tensor]:
-    """The places of the real tokens of each document of one row: mixers along a sequence see no others."""
+    """The indices of the real tokens of each document of one row: these mixers do not cross documents."""
     here = torch.arange(length)
     mask = None if context.mask is None else context.mask[min(row, len(context.mask) - 1)].cpu()
     documents = None if context.documents is None else context.documents[min(row, len(context.documents) - 1)].cpu()
@@ -95,7 +95,7 @@ def texts_of(context: Context, row: int, length: int) -> list[Tensor]:
 
 
 def one_text(context: Context, row: int) -> Context:
-    """The context of one row of a batch, which serves any number of copies of it."""
+    """The context of one row of a batch, which broadcasts to any number of copies."""
     batch = max((part.shape[0] for part in vars(context).values() if isinstance(part, Tensor)), default=1)
     own: dict[str, Any] = {field.name: part[row : row + 1] for field in fields(context)
            if isinstance(part := getattr(context, field.name), Tensor) and part.shape[0] == batch > 1}  # fmt: skip
@@ -106,9 +106,9 @@ def one_text(context: Context, row: int) -> Context:
 
 
 def hyena_matrices(module: HyenaModule, x: Tensor) -> Tensor:
-    """(D,T,S) with z = M v: from the values of one text x (T,D) to the gated sum before the output projection.
+    """M (D,T,S) with z = M v: from the values of one text x (T,D) to the gated sum before the output projection.
 
-    Gates multiply rows and columns of a filter's Toeplitz matrix; filters follow each other as a product of matrices.
+    Gates scale rows and columns of a filter's Toeplitz matrix; successive filters are a matrix product.
     """
     streams = exact(module.short(module.streams(x[None]))[0])  # (T,(N+1)D)
     _, *gates = streams.chunk(module.spec.order + 1, -1)  # each (T,D)
@@ -121,17 +121,17 @@ def hyena_matrices(module: HyenaModule, x: Tensor) -> Tensor:
 
 
 def exact(x: Tensor) -> Tensor:
-    """In float32, where it is less: products of many gates would lose their digits."""
+    """At least float32: products of many gates would lose precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def hyena_values(module: HyenaModule, x: Tensor) -> Tensor:
-    """(T,D): what the matrices of `hyena_matrices` are applied to."""
+    """The values (T,D) to which `hyena_matrices` apply."""
     return module.short(module.streams(x[None]))[0, :, : module.width]
 
 
 def toeplitz(taps: Tensor, length: int) -> Tensor:
-    """(D,T,S) of a filter (sides,D,lags): lag t - s back, and on the second side s - t ahead."""
+    """Toeplitz matrices (D,T,S) of a filter (sides,D,lags): lag t - s back, on the second side s - t ahead."""
     lags = taps.shape[-1]
     at = torch.arange(length, device=taps.device)
     lag = at[:, None] - at  # (T,S)
@@ -142,10 +142,10 @@ def toeplitz(taps: Tensor, length: int) -> Tensor:
 
 
 def convolution_blocks(module: ConvolutionModule, x: Tensor) -> Tensor:
-    """(T,S,D,D) with y_t = sum_s M_ts x_s (+ bias): the kernel at lag t - s, times the gate of t where there is one."""
+    """M (T,S,D,D) with y_t = sum_s M_ts x_s (+ bias): the kernel at lag t - s, times the gate of t if gated."""
     spec, (length, width) = module.spec, x.shape
     check_size(length, width * width)
-    kernel = module.conv.weight[:width].permute(2, 0, 1)  # (k,D,D), the first cell reaches furthest back
+    kernel = module.conv.weight[:width].permute(2, 0, 1)  # (k,D,D), the first tap reaches furthest back
     gate = torch.ones_like(x)
     if spec.gated:
         gate = gate_of(module, x)
@@ -158,7 +158,7 @@ def convolution_blocks(module: ConvolutionModule, x: Tensor) -> Tensor:
 
 
 def gate_of(module: ConvolutionModule, x: Tensor) -> Tensor:
-    """(T,D): the gate of a gated convolution."""
+    """The gate (T,D) of a gated convolution."""
     reach = module.spec.reach
     padded = F.pad(x.T[None], (module.left, reach - module.left))
     return module.conv(padded)[0, x.shape[1] :].T.sigmoid()
@@ -170,7 +170,7 @@ NAMES = {"lstm": ("input", "forget", "cell", "output"), "gru": ("reset", "update
 
 
 def gates_of(capture: Capture, site: int, *, row: int | None = None) -> dict[str, Tensor]:
-    """The gates of a recurrent mixer over time, each (T,units); those that read backwards end in " (back)"."""
+    """The gates of a recurrent mixer over time, each (T,units); names of the backward direction end in " (back)"."""
     call = capture.found.mixers[capture.site(site).index]
     if not isinstance(call.module, RecurrentModule):
         raise UserError(f"{type(call.module).__name__} has no gates over time", where="look",
@@ -190,7 +190,7 @@ def gates_of(capture: Capture, site: int, *, row: int | None = None) -> dict[str
 
 @torch.no_grad()
 def cell_gates(cell: Cell, x: Tensor) -> dict[str, Tensor]:
-    """Gates and new content (T,units) of a cell along one text x (T,D), the hidden states as "state"."""
+    """Gates and candidates (T,units) of a cell along one text x (T,D), and its hidden states as "state"."""
     held, before, states = cell.nothing(x[None]), [], []
     for t in range(x.shape[0]):
         before.append(held[0][0])
@@ -213,9 +213,9 @@ def cell_gates(cell: Cell, x: Tensor) -> dict[str, Tensor]:
 
 
 def memory(cell: Cell, x: Tensor) -> Tensor:
-    """(units,T,S): how much of what unit u was written at s it still holds at t, given the gates of one text (T,D).
+    """M (units,T,S): how much of the input written at s unit u still holds at t, given the gates of one text (T,D).
 
-    LSTM: c_t = sum_s M_ts g_s; GRU: h_t = sum_s M_ts n_s; RNN: the length of the derivative of h_t by what enters at s.
+    LSTM: c_t = sum_s M_ts g_s; GRU: h_t = sum_s M_ts n_s; RNN: the norm of the derivative of h_t by the input at s.
     """
     gates = cell_gates(cell, x)
     if cell.kind == "rnn":
@@ -224,7 +224,7 @@ def memory(cell: Cell, x: Tensor) -> Tensor:
     length = x.shape[0]
     whole = kept.new_zeros(kept.shape[1], length, length)
     carried = kept.new_zeros(kept.shape[1], length)
-    for t in range(length):  # a product of gates falls below the smallest number where logarithms would not
+    for t in range(length):  # products of gates may underflow to 0
         carried = carried * kept[t][:, None]
         carried[:, t] = written[t]
         whole[:, t] = carried
@@ -232,7 +232,7 @@ def memory(cell: Cell, x: Tensor) -> Tensor:
 
 
 def rnn_memory(cell: Cell, states: Tensor) -> Tensor:
-    """(units,T,S) of h_t = tanh(U h_{t-1} + u_t): the length of row u of dh_t / du_s."""
+    """For h_t = tanh(U h_{t-1} + u_t), the norm (units,T,S) of each unit's row of dh_t / du_s."""
     length, units = states.shape
     whole = states.new_zeros(units, length, length)
     carried = states.new_zeros(length, units, units)  # dh_t / du_s by s
@@ -248,7 +248,7 @@ def rnn_memory(cell: Cell, states: Tensor) -> Tensor:
 
 
 def token_jacobian(part: Any, x: Tensor) -> Tensor:
-    """(T,S): the size (Frobenius) of the derivative of output t by input s of `part`, which takes (N,T,D), at x (T,D).
+    """The Frobenius norm (T,S) of the derivative of output t by input s of `part`, which takes (N,T,D), at x (T,D).
 
     >>> token_jacobian(lambda x: 2 * x, torch.zeros(3, 4)).tolist()
     [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]
@@ -264,7 +264,7 @@ def token_jacobian(part: Any, x: Tensor) -> Tensor:
             copies = x.detach().expand(len(some), -1, -1).clone().requires_grad_()
             made = part(copies)
             made = made[0] if isinstance(made, tuple) else made
-            # One copy of the text for each output: a single backward pass then gives a row of the derivative each.
+            # One copy of the text per output: a single backward pass then gives one row of the Jacobian for each.
             picked = made.flatten(1)[torch.arange(len(some), device=x.device), some].sum()
             (slopes,) = torch.autograd.grad(picked, copies)
         total.index_add_(0, some // width, exact(slopes.detach()).square().sum(-1))

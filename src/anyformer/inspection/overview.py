@@ -1,6 +1,6 @@
 """Maps of long inputs: pooled overviews, exact tiles and the strongest keys, from a few rows of a map at a time.
 
-All heads of 16,384 tokens at once are a gigabyte each; here no more than `ENTRIES` weights exist at any moment.
+At 16,384 tokens the map of a head takes a gigabyte; here at most `ENTRIES` weights are in memory at a time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from anyformer.errors import UserError
 
-ENTRIES = 2**22  # weights made at once: 16 MiB of float32
-SIDE = 256  # cells of an overview to a side, at most
-STRONGEST = 16  # keys named of each row
+ENTRIES = 2**22  # weights in memory at once: 16 MiB of float32
+SIDE = 256  # most cells per side of an overview
+STRONGEST = 16  # keys listed for each row
 
 
 class MapSource(Protocol):
-    """What has maps: a capture."""
+    """A source of maps, such as a capture."""
 
     @property
     def sites(self) -> tuple[Any, ...]: ...
@@ -34,17 +34,17 @@ class MapSource(Protocol):
 class Overview:
     """Every head of a site in at most `SIDE` x `SIDE` cells; a cell covers `step` queries and keys."""
 
-    max: Tensor  # (H,P,R) the largest weight under a cell
-    mean: Tensor  # (H,P,R) their mean; times the pairs under each cell it sums to the rows of the map
+    max: Tensor  # (H,P,R) the largest weight in a cell
+    mean: Tensor  # (H,P,R) the mean weight in a cell
     step: tuple[int, int]  # queries, keys
     shape: tuple[int, int]  # of the whole map: T, S
 
 
 @dataclass(frozen=True)
 class StrongestKeys:
-    """The largest weights of each row, largest first, and what all the other keys have together."""
+    """The largest weights of each row, largest first, and the total weight of all other keys."""
 
-    keys: Tensor  # (H,t,n) which keys
+    keys: Tensor  # (H,t,n) indices
     weights: Tensor  # (H,t,n)
     rest: Tensor  # (H,t)
 
@@ -76,13 +76,13 @@ def overview(capture: MapSource, site: int, *, side: int = SIDE, row: int | None
 
 
 def pooled(x: Tensor, step: int, reduce: Any) -> Tensor:
-    """The last axis in cells of `step`; a last cell that is not full has zeros, which change no sum and no maximum."""
+    """Pool the last axis in cells of `step`; zero padding of the last cell changes neither sum nor maximum."""
     padded = F.pad(x, (0, -x.shape[-1] % step))
     return reduce(padded.unflatten(-1, (-1, step)), -1)
 
 
 def whole_cells(queries: int, step: int, most: int) -> Iterator[slice]:
-    """Blocks of at most `most` rows: of several whole cells or, where a cell is larger, within one."""
+    """Blocks of at most `most` rows: several whole cells or, if a cell is larger, parts of one."""
     outer = max(step, most // step * step)
     for start in range(0, queries, outer):
         stop = min(start + outer, queries)
@@ -91,14 +91,14 @@ def whole_cells(queries: int, step: int, most: int) -> Iterator[slice]:
 
 
 def rows_at_once(capture: MapSource, heads: int, keys: int) -> int:
-    """Rows of a map that may be there at once: by our own bound, and by the capture's budget where that is small."""
+    """Rows of a map that may be in memory at once, by ENTRIES and by the capture's budget."""
     budget = getattr(capture, "budget", None)
     entries = ENTRIES if budget is None else min(ENTRIES, budget // 4)
     return max(1, entries // (heads * keys))
 
 
 def row_runs(capture: MapSource, site: int, rows: slice) -> Iterator[slice]:
-    """The wanted rows of a site, few enough at a time."""
+    """The requested rows of a site, in blocks that fit the memory bound."""
     heads, queries, keys = map_shape(capture, site)
     start, stop, _ = rows.indices(queries)
     most = rows_at_once(capture, heads, keys)
@@ -110,7 +110,7 @@ def tile(
     capture: MapSource, site: int, head: int, rows: slice = slice(None), keys: slice = slice(None), *,
     row: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The exact weights (t,s) of one head, some queries and some keys."""
+    """The exact weights (t,s) of one head for some queries and keys."""
     heads = map_shape(capture, site)[0]
     if not 0 <= head < heads:
         raise UserError(f"head {head} is out of range", where="head", fix=f"use 0 to {heads - 1}")
@@ -123,12 +123,12 @@ def tile(
 def strongest_keys(
     capture: MapSource, site: int, *, rows: slice = slice(None), count: int = STRONGEST, row: int | None = None
 ) -> StrongestKeys:
-    """The `count` largest weights of each row of every head, with the mass that is left."""
+    """The `count` largest weights of each row of every head, and the rest of the weight."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     for run in row_runs(capture, site, rows):
         weights = capture.weights(site, rows=run, row=row)  # (H,t,S)
         top = weights.topk(min(count, weights.shape[-1]), -1)
-        # The mass left is summed, not taken from 1: a row that sees nothing has none.
+        # The rest is summed, not taken from 1: a fully masked row has none.
         rest = weights.double().scatter(-1, top.indices, 0.0).sum(-1).float()
         found.append((top.indices, top.values, rest))
     if not found:

@@ -1,7 +1,7 @@
-"""The page as one HTML file: modules, style and answers inside, and a policy that forbids all network.
+"""The page as one HTML file with modules, styles and answers inlined, and a CSP that forbids all network access.
 
-It opens from disk and inside a sandboxed frame: modules are `data:` addresses under the same bare names, answers are
-gzipped safetensors in base64.
+It opens from disk and inside a sandboxed frame: modules are `data:` URLs under the same bare names, answers are gzipped
+safetensors in base64.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ START = (
     'import { start } from "look/app"; import { held } from "look/answer"; '
     'start(held(JSON.parse(document.getElementById("look-data").textContent)));'
 )
-FRAME_HEIGHT = 760  # pixels of the page in a notebook
+FRAME_HEIGHT = 760  # height in pixels of the page in a notebook
 
 
 def exported_page(manifest: dict[str, Any], answers: list[dict[str, Any]]) -> str:
-    """The page around a manifest and answers that are made already."""
+    """The page for a manifest and answers."""
     address = {path: f"data:text/javascript;base64,{in_base64(file.text.encode())}"
                for path, file in web_files().items() if path.endswith(".js")}  # fmt: skip
     sheet, imports = web_files()["look.css"].text, import_map(address)
     data = script_text({"manifest": manifest, "answers": answers})
-    # Scripts are allowed by what they say, so that nothing else in the file can become one.
+    # Scripts are allowed by their hash, so that nothing else in the file can run.
     scripts = " ".join(f"'sha256-{hashed(text)}'" for text in (imports, START))
     policy = (
         f"default-src 'none'; script-src {scripts} data:; style-src 'sha256-{hashed(sheet)}'; img-src data: blob:; "
@@ -53,7 +53,7 @@ def exported_page(manifest: dict[str, Any], answers: list[dict[str, Any]]) -> st
 
 @torch.no_grad()
 def held_answers(capture: Capture) -> list[dict[str, Any]]:
-    """What every view wants inside the page, packed; the same parameters once."""
+    """The packed answers of every view for an exported page, without duplicates."""
     start = start_of(capture)
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, module in views().items():
@@ -72,7 +72,7 @@ def held_answers(capture: Capture) -> list[dict[str, Any]]:
 
 
 def framed_page(text: str) -> str:
-    """A whole page inside another one, in a sandbox."""
+    """A page inside a sandboxed iframe."""
     return (
         f'<iframe sandbox="allow-scripts allow-downloads" title="anyformer look" width="100%" height="{FRAME_HEIGHT}" '
         f'style="border:0" srcdoc="{html.escape(text, quote=True)}"></iframe>'

@@ -1,4 +1,4 @@
-"""Colours of numbers in pictures, on the page too: ramps, and where a number stands on them."""
+"""Colour maps of figures and of the page, and the mapping of numbers to them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anyformer.errors import UserError
 
 ValueScale = Literal["sqrt", "linear", "log"]
 SCALES: dict[str, str] = {"sqrt": "square-root scale", "linear": "linear scale", "log": "logarithmic scale"}
-DECADES = 4  # a logarithmic scale ends that far below its largest value
-# The page's: a ramp starts at the background of its theme, the two-sided ones have it in the middle.
+DECADES = 4  # range of a logarithmic scale below its largest value
+# For the page: a sequential ramp starts at the theme's background, a diverging one has it in the middle.
 RAMPS = {
     "light": {
         "one": ("#ffffff", "#e2ebf6", "#b3cde8", "#76a5d4", "#3f78b8", "#214f92", "#142f66", "#0a173a"),
@@ -23,13 +23,13 @@ RAMPS = {
         "two": ("#9cc7ff", "#4c8ad6", "#274a74", "#181b1f", "#70431b", "#d0803a", "#ffc998"),
     },
 }
-# Okabe and Ito's set without its yellow and black, darkened or lightened to 3:1 on the page.
+# Okabe and Ito's palette without yellow and black, adjusted to a contrast of 3:1 on the page.
 CATEGORIES = {
     "light": ("#0072b2", "#b34f00", "#007a5a", "#a1497a", "#1f7fb5", "#8a6a00", "#5d636c", "#6a3fb5"),
     "dark": ("#56b4e9", "#ff9c4a", "#3fd0a4", "#e79bc4", "#9fd3ff", "#f0d060", "#b9bfc8", "#bfa3ff"),
 }
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3")
-# Surfaces, type and what has a colour of its own, light and dark: on the page, and in the reports.
+# Colours of surfaces, text and roles, (light, dark), for the page and the reports.
 TOKENS = {
     "paper": ("#fbfbfa", "#121417"), "panel": ("#ffffff", "#181b1f"), "wash": ("#f2f3f4", "#20242a"),
     "ink": ("#1b1d21", "#e8e9ea"), "soft": ("#5d636c", "#a3a9b2"), "hair": ("#e3e4e6", "#2c3036"),
@@ -50,7 +50,7 @@ STOPS = {
 
 @cache
 def ramp(name: str) -> np.ndarray:
-    """A table (256, 3) of bytes."""
+    """A colour map as a table (256, 3) of bytes."""
     stops = np.array([[int(hex_[i : i + 2], 16) for i in (1, 3, 5)] for hex_ in STOPS[name]], float)
     at = np.linspace(0, len(stops) - 1, 256)
     return np.rint(np.stack([np.interp(at, range(len(stops)), stops[:, c]) for c in range(3)], -1)).astype(np.uint8)
@@ -62,7 +62,7 @@ def check_scale(scale: str) -> None:
 
 
 def place(values: np.ndarray, top: float, scale: str) -> np.ndarray:
-    """Numbers from 0 to `top` as places from 0 to 1 on a ramp."""
+    """Numbers from 0 to `top` as positions from 0 to 1 on a ramp."""
     share = np.clip(np.nan_to_num(np.asarray(values, float)) / max(top, 1e-30), 0.0, 1.0)
     if scale == "sqrt":
         return np.sqrt(share)
@@ -70,7 +70,7 @@ def place(values: np.ndarray, top: float, scale: str) -> np.ndarray:
 
 
 def value_at(position: float, top: float, scale: str) -> float:
-    """The number that stands at a place: the other way round."""
+    """The number at a position: the inverse of `place`."""
     if scale == "sqrt":
         return top * position**2
     return top * position if scale == "linear" else top * 10.0 ** (DECADES * (position - 1))
@@ -82,7 +82,7 @@ def coloured(values: np.ndarray, top: float, scale: str, name: str = "blue") -> 
 
 
 def signed_colours(values: np.ndarray, top: float) -> np.ndarray:
-    """Numbers from -top to top as colours (..., 3), 0 in the middle; where there is no number it is grey."""
+    """Numbers from -top to top as diverging colours (..., 3); nan is grey."""
     values = np.asarray(values, float)
     share = np.clip(np.nan_to_num(values) / max(top, 1e-30), -1.0, 1.0)
     found = ramp("two")[np.rint((share + 1) / 2 * 255).astype(int)]
@@ -94,6 +94,6 @@ def hex_of(rgb: np.ndarray) -> str:
 
 
 def ink_on(rgb: np.ndarray) -> str:
-    """Black or white, whichever is read more easily."""
+    """Black or white text, whichever has more contrast."""
     light = 0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]
     return "#ffffff" if light < 140 else "#1a1c20"

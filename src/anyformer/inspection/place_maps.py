@@ -1,4 +1,4 @@
-"""Pictures to draw over, and attention over places of maps: visual tokens (2006.03677), SAGAN (1805.08318)."""
+"""Images for overlays, and attention over feature map positions: visual tokens (2006.03677), SAGAN (1805.08318)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class PlaceWeights(NamedTuple):
-    """Where each place of a map looks."""
+    """Attention between all positions of a feature map."""
 
     weights: np.ndarray  # (N,N), rows sum to 1
     grid: tuple[int, int]
 
 
 def token_maps(capture: Capture) -> list[np.ndarray] | None:
-    """Where each visual token was drawn from, (L,rows,columns) a round; None where a model has none."""
+    """The spatial attention of each visual token, (L,rows,columns) per round; None for models without."""
     module = next((part for part in capture.model.modules() if isinstance(part, VisualTransformerModule)), None)
     if module is None:
         return None
@@ -38,7 +38,7 @@ def token_maps(capture: Capture) -> list[np.ndarray] | None:
 
 
 def map_attention(capture: Capture) -> PlaceWeights | None:
-    """The weights between all places of the maps, of the first such layer that runs; None where a model has none."""
+    """The attention between all positions in the first such layer that runs; None for models without."""
     if not any(isinstance(part, MapAttention) for part in capture.model.modules()):
         return None
     key = ("map attention", capture.row)
@@ -73,7 +73,7 @@ def computed_weights(capture: Capture) -> PlaceWeights | None:
 
 @torch.no_grad()
 def shown_image(capture: Capture) -> np.ndarray | None:
-    """The image that was given or made, or the spectrogram of a sound: (H,W,3) uint8; None where there is none."""
+    """The input or generated image, or the spectrogram of audio: (H,W,3) uint8; None if there is none."""
     if capture.given.pixels is not None:
         return capture.given.pixels
     row, made = capture.row, capture.output

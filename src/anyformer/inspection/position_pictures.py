@@ -1,4 +1,4 @@
-"""Positions as PNG files, drawn without a display: maps as coloured cells, numbers by position as lines."""
+"""Position encodings as PNG files, rendered without a display: heat maps and line plots."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from torch import nn
 
 INK, SOFT, HAIR, PAPER = (32, 33, 36), (95, 99, 104), (218, 220, 224), (255, 255, 255)
-# Okabe and Ito's colours, which stay apart for colour-blind readers.
+# Okabe and Ito's palette for colour-blind readers.
 LINES = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (230, 159, 0), (0, 0, 0), (140,) * 3,
 )  # fmt: skip
 LOW, MIDDLE, HIGH = np.array([33, 90, 160]), np.array([247, 247, 247]), np.array([196, 86, 14])  # blue, white, orange
-SIDE, MARGIN = 480, 56  # pixels of a map's longer side, and around it for words
+SIDE, MARGIN = 480, 56  # pixels of a map's longer side, and of the margin for text
 CURVES = (2, 50)  # positions whose vectors are drawn as curves
 
 
 def position_pictures(
     folder: str | Path, model: nn.Module | None = None, *, length: int = 64, width: int = 64
 ) -> Arrays:
-    """Write one PNG for each picture of positions and return what is drawn, by the name of its file.
+    """Write one PNG for each figure of positions and return the plotted arrays by file name.
 
-    Sinusoids, rotary positions, ALiBi and T5's buckets are always there; a learned table and Shaw's vectors where the
-    model has them. `length` and `width` are how many positions and channels are shown.
+    Sinusoids, rotary positions, ALiBi and T5's buckets are always included; a learned table and Shaw's vectors if the
+    model has them. `length` and `width` are the numbers of positions and channels shown.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -137,14 +137,14 @@ PICTURES: dict[str, Any] = {
 
 
 def coloured(values: np.ndarray) -> np.ndarray:
-    """Numbers as colours (rows, columns, 3): 0 is white, below blue, above orange, as far as the largest of either."""
+    """Numbers as diverging colours (rows, columns, 3): 0 is white, negative blue, positive orange."""
     share = values / (np.abs(values).max() or 1.0)
     ends = np.where(share[..., None] < 0, LOW, HIGH)
     return np.rint(MIDDLE + (ends - MIDDLE) * np.abs(share)[..., None]).astype(np.uint8)
 
 
 def heat_map(values: np.ndarray, title: str, down: str, across: str) -> Image:
-    """A map with its title, the names of its axes and the range of its numbers."""
+    """A heat map with its title, axis labels and range."""
     from PIL import Image, ImageDraw
 
     rows, columns = values.shape
@@ -165,7 +165,7 @@ def heat_map(values: np.ndarray, title: str, down: str, across: str) -> Image:
 
 
 def curves(lines: np.ndarray, title: str, across: str, names: Sequence[str] = ()) -> Image:
-    """Lines (N, points) in one frame, each named at its right end."""
+    """A line plot (N, points), each line labelled at its right end."""
     from PIL import Image, ImageDraw
 
     wide, high = SIDE + 160, SIDE // 2
@@ -192,7 +192,7 @@ def curves(lines: np.ndarray, title: str, across: str, names: Sequence[str] = ()
 
 
 def save(picture: Image, path: Path) -> None:
-    """The picture as a PNG; whoever reads the folder meanwhile finds the old file or the new one."""
+    """Write an image as PNG, atomically."""
     from io import BytesIO
 
     data = BytesIO()

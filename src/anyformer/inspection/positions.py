@@ -1,6 +1,6 @@
-"""Positions as arrays: what each kind adds to tokens or to scores, with a model's own tables where it has them.
+"""Position encodings as arrays: what each kind adds to tokens or scores, with a model's own tables if it has them.
 
-All numbers come from the parts that models are built from (`anyformer.positions`): a picture shows what attention gets.
+All numbers come from the modules of `anyformer.positions`: a figure shows what attention gets.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ MODULES: dict[type[nn.Module], str] = {
     RopeModule: "rope", AlibiModule: "alibi", BucketsModule: "buckets", ShawModule: "shaw",
 }  # fmt: skip
 COUNT = 16  # rows of the binary counter: 0 to 15
-MOST_PATCHES = 400  # whose similarity is shown: a matrix of 640 kB
-VARIED = 8  # channels of a table that are shown interpolated
-MOST_RESIZED = 2**15  # numbers of them for patches: 128 kB
-STRETCH = 4.0  # how many times longer than trained the scalings of rotary positions are shown for
+MOST_PATCHES = 400  # most patches whose similarity is shown: a matrix of 640 kB
+VARIED = 8  # channels of a table of which the interpolation is shown
+MOST_RESIZED = 2**15  # most elements of these for patches: 128 kB
+STRETCH = 4.0  # context extension factor for which RoPE scalings are shown
 
 
 @dataclass(frozen=True)
 class Found:
-    """One kind of positions: the module of a model, or none where the kind is shown with its usual settings."""
+    """One kind of positions: the module of a model, or None for the kind's default settings."""
 
     kind: str
     path: str = ""
@@ -59,13 +59,13 @@ class Found:
 
     @property
     def own(self) -> bool:
-        """Whether the model has it."""
+        """Whether the model has this kind."""
         return self.module is not None
 
 
 @dataclass(frozen=True)
 class PositionSizes:
-    """How much is shown: positions, channels, heads."""
+    """How many positions, channels and heads are shown."""
 
     length: int = 64
     width: int = 64
@@ -80,7 +80,7 @@ class PositionSizes:
 
 @dataclass(frozen=True)
 class Positions:
-    """The arrays of one kind by name, and what is known of them in words and numbers."""
+    """The arrays of one kind by name, and facts about them."""
 
     kind: str
     own: bool
@@ -89,7 +89,7 @@ class Positions:
 
 
 def find_positions(model: nn.Module) -> list[Found]:
-    """The kinds of positions that a model has, each once, in the order of its modules."""
+    """The kinds of positions of a model, each once, in module order."""
     found: dict[str, Found] = {}
     for path, module in model.named_modules():
         kind = MODULES.get(type(module))
@@ -99,14 +99,14 @@ def find_positions(model: nn.Module) -> list[Found]:
 
 
 def position_kinds(model: nn.Module | None = None) -> list[Found]:
-    """Every kind that can be shown, those of the model first; learned tables need a model that has them."""
+    """Every kind that can be shown, the model's first; learned tables need a model that has them."""
     own = [] if model is None else find_positions(model)
     known = {one.kind for one in own}
     return own + [Found(kind) for kind in KINDS if kind not in known and kind not in ("learned", "shaw")]
 
 
 def position_arrays(kind: str, model: nn.Module | None = None, sizes: PositionSizes | None = None) -> Positions:
-    """The arrays of one kind: `position_arrays("rope", model)`; without a model, with the settings of its paper."""
+    """The arrays of one kind: `position_arrays("rope", model)`; without a model, with the paper's settings."""
     if kind not in KINDS:
         raise UserError(f"unknown positions {kind!r}", where="kind", fix=did_you_mean(kind, KINDS))
     one = next((found for found in position_kinds(model) if found.kind == kind), None)
@@ -122,25 +122,25 @@ def position_arrays(kind: str, model: nn.Module | None = None, sizes: PositionSi
 
 
 def dot_products(table: Tensor) -> Tensor:
-    """(P,P): every row's product with every other."""
+    """Dot products (P,P) of all rows."""
     return table @ table.T
 
 
 def cosines(table: Tensor) -> Tensor:
-    """(P,P): the cosine of the angle between any two rows; a row of zeros has 0 with all."""
+    """Cosine similarities (P,P) of all rows; 0 for rows of zeros."""
     length = table.norm(dim=-1, keepdim=True)
     unit = table / length.masked_fill(length == 0, 1.0)
     return unit @ unit.T
 
 
 def by_distance(pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (P,) of the entries of (P,P) whose indices are 0, 1, 2, ... apart."""
+    """Mean and standard deviation (P,) of each diagonal of (P,P), by distance 0, 1, 2, ..."""
     diagonals = [pairs.diagonal(offset) for offset in range(pairs.shape[0])]
     return torch.stack([d.mean() for d in diagonals]), torch.stack([d.std(correction=0) for d in diagonals])
 
 
 def binary_counter(count: int = COUNT) -> np.ndarray:
-    """The numbers 0 .. count - 1 in binary, (count, bits), the fastest bit last, as they are written.
+    """The numbers 0 .. count - 1 in binary, (count, bits), the least significant bit last.
 
     >>> binary_counter(4).tolist()
     [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -153,7 +153,7 @@ def binary_counter(count: int = COUNT) -> np.ndarray:
 
 
 def of_sinusoid(module: nn.Module | None, sizes: PositionSizes) -> Positions:
-    """The map of sines and cosines, how alike two positions are, and the binary counter beside the slowest waves."""
+    """The sinusoid table, similarities of positions, and a binary counter with sinusoids of the same periods."""
     if isinstance(module, SinusoidGridModule):
         return of_sinusoid_grid(module, sizes)
     spec: Sinusoid | None = module.spec if isinstance(module, SinusoidModule) else None
@@ -163,7 +163,7 @@ def of_sinusoid(module: nn.Module | None, sizes: PositionSizes) -> Positions:
     products = dot_products(table)
     mean, spread = by_distance(products)
     counter = binary_counter()
-    # One wave a bit: bit b of a counter has period 2^(b+1), so its smooth sibling is a sinusoid of that period.
+    # One sinusoid per bit: bit b of a counter has period 2^(b+1), and so has its sinusoid.
     periods = 2.0 ** torch.arange(counter.shape[1], 0, -1)
     waves = -torch.sin(2 * torch.pi * (torch.arange(COUNT)[:, None] + 0.5) / periods)
     arrays = {
@@ -176,7 +176,7 @@ def of_sinusoid(module: nn.Module | None, sizes: PositionSizes) -> Positions:
 
 
 def of_sinusoid_grid(module: SinusoidGridModule, sizes: PositionSizes) -> Positions:
-    """Sinusoids of rows and columns, over a square grid of about as many cells as positions are shown."""
+    """Sinusoids of rows and columns, over a square grid of about `length` cells."""
     side = max(2, int(sizes.length**0.5))
     context = lay_out(1, side * side, torch.device("cpu"), grid=(side, side))
     table = module(context, torch.float64)[0, module.leading :]  # (N,D)
@@ -187,13 +187,13 @@ def of_sinusoid_grid(module: SinusoidGridModule, sizes: PositionSizes) -> Positi
 
 
 def of_learned(module: nn.Module | None, sizes: PositionSizes) -> Positions:
-    """A learned table, and how alike its rows are."""
+    """A learned table, and the similarities of its rows."""
     assert isinstance(module, LearnedModule | GridModule)
     weight = module.table.weight.detach().double().cpu()
     facts: dict[str, Any] = {"rows": weight.shape[0], "width": weight.shape[1]}
     if isinstance(module, GridModule):
         rows, columns = module.grid
-        every = math.ceil((rows * columns / MOST_PATCHES) ** 0.5)  # patches between two that are compared
+        every = math.ceil((rows * columns / MOST_PATCHES) ** 0.5)  # stride between compared patches
         cells = weight[module.extra :].unflatten(0, (rows, columns))[::every, ::every]
         facts |= {"grid": list(cells.shape[:2]), "extra": module.extra, "every": every}
         table = cells.flatten(0, 1)
@@ -207,7 +207,7 @@ def of_learned(module: nn.Module | None, sizes: PositionSizes) -> Positions:
 
 
 def interpolated(module: LearnedModule | GridModule, length: int, facts: dict[str, Any]) -> dict[str, Tensor]:
-    """The channels that vary most, as trained and for twice the length or side, as an image or `convert` resamples."""
+    """The most varying channels, as trained and resampled to twice the length or side."""
     weight = module.table.weight.detach().double().cpu()
     if isinstance(module, GridModule):
         larger = (2 * module.grid[0], 2 * module.grid[1])
@@ -221,7 +221,7 @@ def interpolated(module: LearnedModule | GridModule, length: int, facts: dict[st
             return {}
         longer = 2 * len(rows)
         before, after = rows[:length], stretched(rows, longer)[: 2 * length]
-        facts |= {"longer": longer, "apart": (longer - 1) / (len(rows) - 1)}  # new positions between two trained ones
+        facts |= {"longer": longer, "apart": (longer - 1) / (len(rows) - 1)}  # new positions per trained one
         most = VARIED
     channels = before.var(0).topk(min(VARIED, most, before.shape[1])).indices
     facts["channels"] = channels.tolist()
@@ -232,13 +232,13 @@ def interpolated(module: LearnedModule | GridModule, length: int, facts: dict[st
 
 
 def of_rope(module: nn.Module | None, sizes: PositionSizes) -> Positions:
-    """Rotary positions: the angle of every pair, scores by distance, and four ways to read longer texts."""
+    """Rotary positions: the angle of every pair, scores by distance, and scalings for longer contexts."""
     own = isinstance(module, RopeModule)
     spec: Rope = module.spec if isinstance(module, RopeModule) else Rope()
     width = module.width if isinstance(module, RopeModule) else min(sizes.width, 64)
     made = rotate(spec, width, sizes.length)
     vector = ones(width)
-    turned = turn(spec, vector.expand(sizes.length, -1), made)  # (P,width): the same vector at every place
+    turned = turn(spec, vector.expand(sizes.length, -1), made)  # (P,width): the same vector at every position
     scores = turned @ turned.T / width  # (P,P)
     longer = int(sizes.length * STRETCH)
     kinds: dict[str, Scaling | None] = {"plain": None, "linear": LinearScaling(factor=STRETCH)}
@@ -262,7 +262,7 @@ def of_rope(module: nn.Module | None, sizes: PositionSizes) -> Positions:
 
 
 def rotate(spec: Rope, width: int, length: int) -> dict[str, Tensor]:
-    """Angles, cosines and sines (P, width/2) that a model's own module gives for positions 0 .. length - 1."""
+    """Angles, cosines and sines (P, width/2) of the RoPE module for positions 0 .. length - 1."""
     module = RopeModule(spec, width)
     context = lay_out(1, length, torch.device("cpu"))
     cos, sin = (table[0] for table in module(context, torch.float64))
@@ -271,19 +271,19 @@ def rotate(spec: Rope, width: int, length: int) -> dict[str, Tensor]:
 
 
 def turn(spec: Rope, x: Tensor, made: dict[str, Tensor]) -> Tensor:
-    """Vectors (P,C), each turned by its own position."""
+    """Vectors (P,C), each rotated by its own position."""
     return spec.rotate(x[None, None], (made["cos"][None], made["sin"][None]))[0, 0]
 
 
 def rope_scores(spec: Rope, width: int, length: int) -> Tensor:
-    """q_m . k_n / width for q = k = ones, by m - n = 0 .. length - 1: the part of a score that distance decides."""
+    """q_m . k_n / width for q = k = ones, by m - n = 0 .. length - 1: the distance-dependent part of a score."""
     made = rotate(spec, width, length)
     turned = turn(spec, ones(width).expand(length, -1), made)
     return turned @ turned[0] / width
 
 
 def of_alibi(module: nn.Module | None, sizes: PositionSizes) -> Positions:
-    """One slope a head, and what it adds to every score."""
+    """The slope of each head, and the bias of every score."""
     heads = module.heads if isinstance(module, AlibiModule) else sizes.heads
     rates = torch.tensor(slopes(heads), dtype=torch.float64)
     at = torch.arange(sizes.length)
@@ -294,7 +294,7 @@ def of_alibi(module: nn.Module | None, sizes: PositionSizes) -> Positions:
 
 
 def of_buckets(module: nn.Module | None, sizes: PositionSizes) -> Positions:
-    """T5's buckets of distances, and the bias that each head has learned for them."""
+    """T5's buckets of distances, and the learned bias of each head."""
     own = isinstance(module, BucketsModule)
     spec = module.spec if isinstance(module, BucketsModule) else Buckets()
     count, reach = spec.buckets, spec.distance
@@ -313,7 +313,7 @@ def of_buckets(module: nn.Module | None, sizes: PositionSizes) -> Positions:
 
 
 def of_shaw(module: nn.Module | None, sizes: PositionSizes) -> Positions:
-    """Learned vectors for clipped distances, and how alike those of neighbouring distances are."""
+    """Learned vectors for clipped distances, and their similarities."""
     assert isinstance(module, ShawModule)
     keys = module.keys.weight.detach().double().cpu()  # (2k+1,C)
     k = keys.shape[0] // 2
@@ -339,6 +339,6 @@ def ones(width: int) -> Tensor:
 
 
 def numbers(arrays: dict[str, Tensor]) -> Arrays:
-    """Tensors as arrays that travel: float32, or int32 where they are whole numbers."""
+    """Tensors as arrays: float32, or int32 for integers."""
     return {name: value.cpu().numpy().astype(np.float32 if value.is_floating_point() else np.int32)
             for name, value in arrays.items()}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a model answers: its best choices with their probabilities, whatever the kind of head."""
+"""A model's top predictions with their probabilities, for any kind of head."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
 
 
-SPAN_STARTS, LONGEST_SPAN = 20, 30  # tokens that may begin an answer, the likeliest ones, and tokens of an answer
+SPAN_STARTS, LONGEST_SPAN = 20, 30  # candidate start tokens of an answer span, and its longest length
 
 
 @dataclass(frozen=True)
 class PossibleAnswer:
-    """One possible answer."""
+    """One predicted answer."""
 
-    name: str  # a class, a word, or which number is answered
-    probability: float | None  # None of a number
-    logit: float  # or the number itself, in the units of the target
+    name: str  # a class, a word, or the name of a number
+    probability: float | None  # None for a number
+    logit: float  # or the number itself, in the target's units
     id: int
 
 
 def predictions(capture: Capture, output: Any = None, *, at: int | None = None, top: int = 5) -> list[PossibleAnswer]:
-    """The best answers for the shown row, best first; for a model that answers by token, those of token `at`."""
+    """The top predictions for the shown row, best first; for per-token predictions those of token `at`."""
     scores, kind = answer_logits(capture, output, at=at)
     if scores is None:
         return []
@@ -49,7 +49,7 @@ def predictions(capture: Capture, output: Any = None, *, at: int | None = None, 
 
 
 def best_spans(capture: Capture, logits: Tensor, top: int) -> list[PossibleAnswer]:
-    """The best passages of what a head of spans read, from logits (T,2) of starts and ends; their `id` is the start."""
+    """The best answer spans from logits (T,2) of starts and ends; their `id` is the start token."""
     tokens = answering_tokens(capture)
     shares = logits.softmax(0)
     found = sorted(
@@ -69,7 +69,7 @@ def best_spans(capture: Capture, logits: Tensor, top: int) -> list[PossibleAnswe
 
 
 def answering_tokens(capture: Capture) -> tuple[Token, ...]:
-    """The tokens that the head reads: an encoder-decoder's are the decoder's."""
+    """The tokens that the head reads: for an encoder-decoder the decoder's."""
     return (capture.axes.get("") or capture.axes["decoder"]).tokens
 
 
@@ -80,7 +80,7 @@ def row_of(capture: Capture, output: Any = None) -> Tensor:
 
 
 def answer_logits(capture: Capture, output: Any = None, *, at: int | None = None) -> tuple[Tensor | None, str]:
-    """The logits (C,) of one answer and "word" or "class", or numbers in the target's units and "value"."""
+    """The logits (C,) of one prediction with "word" or "class", or numbers in the target's units with "value"."""
     output = capture.output if output is None else output
     logits = getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() < 2:
@@ -95,18 +95,18 @@ def answer_logits(capture: Capture, output: Any = None, *, at: int | None = None
 
 
 def one_answer(capture: Capture, own: Tensor, at: int | None) -> Tensor:
-    """The logits (C,) of one choice, out of those of a row: (C,), or (T,C) of which token `at` is meant."""
+    """The logits (C,) of one prediction from those of a row: (C,), or (T,C) at token `at`."""
     if own.dim() < 2:
         return own
     head = head_of(capture)
-    if isinstance(head, Span):  # the choice is where the answer starts
+    if isinstance(head, Span):  # only the start of the answer
         return own[:, 0]
     own = own[default_place(capture, own) if at is None else min(at, len(own) - 1)]
     return torch.cat([-own, own]) / 2 if isinstance(head, Replaced) else own  # sigmoid(x) is a softmax of -x/2 and x/2
 
 
 def default_place(capture: Capture, logits: Tensor) -> int:
-    """The token whose answer (T,C) is of most interest: a hidden word, the surest object, else the last one."""
+    """The default token of per-token logits (T,C): a masked word, the most confident object, else the last one."""
     head = head_of(capture)
     if isinstance(head, Boxes):
         return int(logits.softmax(-1)[:, :-1].amax(-1).argmax())
@@ -120,14 +120,14 @@ def default_place(capture: Capture, logits: Tensor) -> int:
 
 
 def temperature(capture: Capture, logits: Tensor) -> Tensor:
-    """What a calibrated classifier's logits are divided by, as `predict` does it."""
+    """The calibration temperature of a classifier, as used by `predict`."""
     kept = None if capture.predictor is None else capture.predictor.preprocess
     fitted = None if kept is None else kept.calibration
     return torch.ones(1) if fitted is None else torch.tensor(fitted.temperature, dtype=logits.dtype)
 
 
 def has_many_labels(capture: Capture) -> bool:
-    """Whether each label is answered by itself, so that several may come together."""
+    """Whether the model is a multi-label classifier."""
     kept = None if capture.predictor is None else capture.predictor.preprocess
     return kept is not None and kept.multi
 
@@ -150,7 +150,7 @@ def is_number(capture: Capture) -> bool:
 
 
 def target_numbers(capture: Capture) -> Values | None:
-    """The columns of numbers that a trained model answers, scaled as it learned them."""
+    """The numeric target columns of a trained model, with their scaling."""
     from anyformer.data.targets import Values
 
     kept = None if capture.predictor is None else capture.predictor.preprocess
@@ -158,7 +158,7 @@ def target_numbers(capture: Capture) -> Values | None:
 
 
 def in_units(capture: Capture, scaled: Tensor) -> Tensor:
-    """What a head of numbers gives (...,outputs), in the target's units as `predict` answers them, in float64."""
+    """Outputs (...,outputs) of a regression head in the target's units, as from `predict`, in float64."""
     target = target_numbers(capture)
     exact = scaled.double().cpu()
     if target is None:
@@ -168,7 +168,7 @@ def in_units(capture: Capture, scaled: Tensor) -> Tensor:
 
 
 def number_name(capture: Capture, number: int) -> str:
-    """The column that a number is about, and how many steps ahead it is, of a forecast."""
+    """The target column of a number, with the step ahead for a forecast."""
     if isinstance(spec_of(capture), Towers):
         return "similarity, a logit"
     target = target_numbers(capture)
@@ -180,7 +180,7 @@ def number_name(capture: Capture, number: int) -> str:
 
 
 def name_of(capture: Capture, number: int) -> str:
-    """A class by its label, a word by its text."""
+    """The label of a class, or the text of a token."""
     predictor, head = capture.predictor, head_of(capture)
     if isinstance(head, Replaced):
         return ("original", "replaced")[number]

@@ -1,4 +1,4 @@
-"""Scalars of one pass that tell how attention and the residual stream of a model in training do."""
+"""Scalars from one pass that monitor attention and the residual stream in training."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from anyformer.mixers.attention import AttentionInputs
 if TYPE_CHECKING:
     from anyformer.objectives import Batch
 
-LARGEST = ("previous", "induction")  # one head of a kind is what matters
+LARGEST = ("previous", "induction")  # of the head with the largest value
 MEANS = ("entropy", "first")
 
 
 @torch.no_grad()
 def probe_figures(model: nn.Module, batch: Batch, *, layers: Sequence[int] | None = None) -> dict[str, float]:
-    """Figures of a model on a batch, by name; those of single layers stand under the layer's own name.
+    """Scalars of a model on a batch, by name, overall and prefixed by layer.
 
     `entropy` is the mean over heads and queries in bits, `largest_logit` the largest score before any softmax,
-    `residual_norm` the mean length of the stream's vectors after a layer (of all: after the last), `first` the mean
-    weight on the first token, `previous` and `induction` those of the head that has most.
+    `residual_norm` the mean norm of the residual stream after a layer (overall: after the last), `first` the mean
+    weight on the first token, `previous` and `induction` those of the head with the most.
     """
     given = NetworkInputs(batch.inputs, batch.named)
     copied, given, found = record_pass(model, given, lambda stack, layer: layers is None or layer in layers)
@@ -76,7 +76,7 @@ def site_figures(capture: Capture, site: Site) -> tuple[dict[str, list[float | N
             found = score_steps(p.q, p.k, p.scores, rows)
             weights, masked = found.weights[0], found.masked[0]  # (H,t,S)
             if real is not None:
-                weights = weights * real[rows, None]  # padding asks nothing
+                weights = weights * real[rows, None]  # zero the queries of padding
                 masked = masked.masked_fill(~real[rows, None], -torch.inf)
             sums.add(weights, start)
             largest = max(largest, float(masked.max()))
@@ -85,13 +85,13 @@ def site_figures(capture: Capture, site: Site) -> tuple[dict[str, list[float | N
 
 
 def real_queries(p: AttentionInputs) -> Tensor | None:
-    """Which queries are tokens and not padding: bool (T,), or None for all."""
+    """The mask of queries that are not padding: bool (T,), or None for all."""
     mask = p.scores.key_mask
     return None if mask is None or mask.shape[1] != p.q.shape[2] else mask[0]
 
 
 def ids_of(capture: Capture, site: Site, row: int, keys: int) -> Tensor | None:
-    """The token ids of one row, where the model reads ids."""
+    """The token ids of one row, if the model reads ids."""
     given = [one for one in capture.inputs_for(site.stack) if isinstance(one, Tensor)]
     if not given or given[0].is_floating_point() or given[0].dim() != 2 or given[0].shape[1] != keys:
         return None
@@ -99,7 +99,7 @@ def ids_of(capture: Capture, site: Site, row: int, keys: int) -> Tensor | None:
 
 
 def residual_norms(capture: Capture) -> dict[str, float]:
-    """The mean length of the stream's vectors after every block; padding is left out."""
+    """The mean norm of the residual stream after every block, without padding."""
     found: dict[str, float] = {}
     for stack in capture.stacks:
         mask: Any = next((real for site in capture.sites if site.stack == stack and site.kind == "self"
@@ -113,7 +113,7 @@ def residual_norms(capture: Capture) -> dict[str, float]:
 
 
 def batch_mask(capture: Capture, site: Site) -> Tensor | None:
-    """Which tokens of the batch are real: bool (B,T), or None for all."""
+    """The mask of the batch's real tokens: bool (B,T), or None for all."""
     rows = range(len(capture.found.mixers[site.index].given[0]))
     inputs = [capture.inputs_of(site.index, row=row) for row in rows]
     found = [None if p is None else real_queries(p) for p in inputs]

@@ -1,7 +1,7 @@
-"""Which parameters an answer was made from: a query that notes what is read of it.
+"""Dependency tracking of answers: a query that records which of its parameters are read.
 
-The page keeps an answer and gives it again for every question that agrees on those parameters: where a view does not
-read the cell, moving the cell asks nothing of the server, and an exported page finds its answer whatever cell is meant.
+The page caches an answer for all queries that agree on these parameters: if a view does not read the selected cell,
+moving the cell needs no request, and an exported page finds its answer for any cell.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from anyformer.inspection.views import view
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
 
-EVERYTHING = "*"  # an option was looked for among all of them
+EVERYTHING = "*"  # all options were read
 
 
 class NotedOptions(Mapping[str, str]):
-    """Options of a query; `reads` gets the name of each that is looked up."""
+    """Options of a query that record the name of each lookup in `reads`."""
 
     def __init__(self, options: Mapping[str, str], reads: dict[str, None]) -> None:
         self.options, self.reads = options, reads
@@ -42,7 +42,7 @@ class NotedOptions(Mapping[str, str]):
 
 
 class NotedQuery(Query):
-    """The same query; `reads` of it are the parameters asked for so far."""
+    """A query that records the parameters read so far in `reads`."""
 
     def __init__(self, query: Query) -> None:
         reads: dict[str, None] = {}
@@ -62,9 +62,9 @@ class NotedQuery(Query):
 
 
 def answered(module: ModuleType, capture: Capture, query: Query) -> tuple[ViewAnswer, tuple[str, ...]]:
-    """A view's answer, and the parameters that it read; `*` where it read them all."""
+    """A view's answer, and the parameters that it read; `*` for all."""
     noted = NotedQuery(query)
-    with torch.no_grad():  # a view that needs gradients turns them on itself; a thread begins with them on
+    with torch.no_grad():  # a view that needs gradients enables them itself; threads start with them enabled
         answer: ViewAnswer = module.answer(capture, noted)
     return answer, noted.reads
 
@@ -80,7 +80,7 @@ def view_answer(capture: Capture, name: str, query: Query) -> tuple[ViewAnswer, 
 
 
 def check_selection(capture: Capture, query: Query) -> None:
-    """Refuse a cell that is not there, before any view counts on it."""
+    """Raise an error for a cell that does not exist, before any view uses it."""
     if not capture.sites:
         return
     site = capture.site(query.site)

@@ -1,4 +1,4 @@
-"""One pass where the model is, and everything noted of it on the CPU afterwards."""
+"""Record one pass on the model's device, and move the record to the CPU."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HOST = torch.device("cpu")
 
 
 def record_pass(model: nn.Module, given: NetworkInputs, wanted: Wanted) -> tuple[nn.Module, NetworkInputs, PassRecord]:
-    """A shadow of the model, what it was given and what it did, all on the CPU.
+    """A shadow of the model, its inputs and the record of its pass, all on the CPU.
 
-    The pass itself runs where the model is, on its own kernels. Maps are made later of what was noted, for a few rows
-    at a time: that is little work, and on the CPU it is the same for every device. A model on another device has its
-    weights copied to the CPU for it.
+    The pass itself runs on the model's device, with its own kernels. Maps are computed later from the record, a few
+    rows at a time: that is little work, and on the CPU it is the same for every device. The weights of a model on
+    another device are copied to the CPU.
     """
     there = next(model.parameters()).device
     copied = shadow(model)
@@ -33,7 +33,7 @@ def record_pass(model: nn.Module, given: NetworkInputs, wanted: Wanted) -> tuple
 
 
 def to_host(model: nn.Module, given: NetworkInputs, found: PassRecord) -> tuple[nn.Module, NetworkInputs, PassRecord]:
-    """The same on the CPU, every call with the module of the copy."""
+    """Move the record to the CPU, with modules replaced by those of a CPU copy."""
     copied = shadow(model, HOST)
     mixers = [replace(call, module=attrgetter(call.path)(copied), given=to_device(call.given, HOST),
                       out=to_device(call.out, HOST)) for call in found.mixers]  # fmt: skip
@@ -48,5 +48,5 @@ def block_to_host(call: BlockCall, model: nn.Module) -> BlockCall:
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Every tensor inside on a device."""
+    """Move every tensor in a nested value to a device."""
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)

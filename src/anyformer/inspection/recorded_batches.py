@@ -1,4 +1,4 @@
-"""The batches that an evaluation asks a model, kept to be asked again."""
+"""The batches of an evaluation, recorded for reuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyformer.tasks.evaluator import Evaluator
 
 
 class BatchRecorder(Evaluator):
-    """Keeps the batches of an evaluation."""
+    """An evaluator that records its batches."""
 
     def __init__(self, evaluator: Evaluator, most: int) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
-"""Gradient times attention (2103.15679): which of the weights raised one answer, rolled out over the layers.
+"""Gradient times attention (2103.15679): rollout of the weights that raised one logit.
 
-Rollout says where a token's content came from, whatever is asked of it. Here every weight counts by how much the chosen
-logit would grow with it; those that would lower it count as 0.
+Rollout traces where a token's content came from, independent of the prediction. Here every weight is multiplied by the
+gradient of the chosen logit; negative products count as 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from anyformer.mixers.cross import CrossModule
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture, Site
 
-MOST_KEPT = 4  # answers whose maps are kept
+MOST_KEPT = 4  # answers whose maps are cached
 KEPT: WeakKeyDictionary[Capture, dict[tuple[int, int | None, int | None], dict[int, Tensor]]] = WeakKeyDictionary()
 
 
@@ -48,12 +48,11 @@ def relevance(
     stack: str = "",
     rows: Sequence[int] | None = None,
 ) -> Tensor:
-    """How much each input token (t,S) raised the logit of `answer` through attention, in float64, 0 or more.
+    """Relevance (t,S) of each input token for the logit of `answer`, in float64, not negative.
 
-    A layer is identity + mean over heads of max(gradient * weights, 0); the layers are multiplied, and the identity of
-    the whole is taken off again. `answer` is a class or a token id, the model's own choice if not given; `at` is the
-    token that answers, where every token does (the last one if not given). `stack`, `depth` and `rows` are those of
-    `rollout`.
+    A layer is identity + mean over heads of max(gradient * weights, 0); the layers are multiplied, and the identity is
+    subtracted from the product. `answer` is a class or token id, by default the model's prediction; `at` is the
+    predicting token, if every token predicts (by default the last one). `stack`, `depth`, `rows` are as in `rollout`.
     """
     stack = chosen_stack(capture, stack)
     maps = gradient_maps(capture, answer=answer, at=at)
@@ -79,8 +78,8 @@ def relevance(
 
 
 def gradient_maps(capture: Capture, *, answer: int | None = None, at: int | None = None) -> dict[int, Tensor]:
-    """Mean over heads of max(gradient * weights, 0) by site, (T,S). The newest few are kept for the next question."""
-    # Not among `capture.kept`, where the maps of one rollout would push them out: they cost a backward pass.
+    """Mean over heads of max(gradient * weights, 0) by site, (T,S). The newest few are cached."""
+    # Not in `capture.kept`, where the maps of one rollout would evict them: they cost a backward pass.
     known = KEPT.setdefault(capture, {})
     key = (capture.row, answer, at)
     if key not in known:
@@ -105,7 +104,7 @@ def computed_maps(capture: Capture, answer: int | None, at: int | None) -> dict[
     by_step = {id(step): slope for step, slope in zip(steps, slopes, strict=True)}
     found, calls = {}, dict.fromkeys(noted, 0)
     for site in capture.sites:
-        call, calls[site.path] = calls[site.path], calls[site.path] + 1  # layers that share weights share a path
+        call, calls[site.path] = calls[site.path], calls[site.path] + 1  # layers with shared weights have the same path
         weights, slope = noted[site.path].weights[call], by_step[id(noted[site.path].steps[call])]
         row = min(capture.row, len(weights) - 1)
         raised = torch.zeros_like(weights[row]) if slope is None else (weights[row] * slope[row]).clamp(min=0)
@@ -114,7 +113,7 @@ def computed_maps(capture: Capture, answer: int | None, at: int | None) -> dict[
 
 
 def why_not(capture: Capture) -> str | None:
-    """Why there is no relevance of this network; None where there is."""
+    """Why relevance does not apply to this network; None if it does."""
     if getattr(capture.output, "logits", None) is None:
         return "this network has no logits to take a gradient of"
     for site in capture.sites:
@@ -124,12 +123,12 @@ def why_not(capture: Capture) -> str | None:
 
 
 def is_plain(module: Any) -> bool:
-    """Whether a mixer is softmax(scores) times values, with both in sight."""
+    """Whether a mixer is softmax(scores) times values, with both accessible."""
     return isinstance(module, AttentionModule | CrossModule) and not isinstance(module, Weighing)
 
 
 def chosen_logit(capture: Capture, output: Any, answer: int | None, at: int | None) -> Tensor:
-    """The one number whose gradient is taken."""
+    """The logit whose gradient is taken."""
     logits: Tensor = output.logits
     own = logits[min(capture.row, len(logits) - 1)]
     if own.dim() == 2 and at is not None and not 0 <= at < len(own):
@@ -140,25 +139,25 @@ def chosen_logit(capture: Capture, output: Any, answer: int | None, at: int | No
     return own[int(own.argmax()) if answer is None else answer]
 
 
-# ---------------------------------------------------------------- a pass with weights that gradients reach
+# ---------------------------------------------------------------- a pass with gradients of the weights
 
 
 @dataclass
 class Weighed:
-    """The weights (B,H,T,S) of one attention, a call each, and the zeros added to them that gradients are taken of."""
+    """The weights (B,H,T,S) of each call of an attention, and the zeros added to them for gradients."""
 
     weights: list[Tensor] = field(default_factory=list)
     steps: list[Tensor] = field(default_factory=list)
 
 
 def note_weights(module: Any) -> Weighed:
-    """Let an attention of a shadow compute by plain maths and note its weights."""
+    """Replace the forward of a shadow's attention by plain maths that records its weights."""
     noted = Weighed()
 
     def forward(x: Tensor, context: Any, state: Any, tables: tuple[Tensor, ...], some: Any = None) -> Tensor:
         q, k, v, scores = module.prepare(x, context, None, tables)
         weights = weights_of(q, k, scores)
-        # The gradient with respect to a zero that is added is that of the weight, with or without trainable parameters.
+        # The gradient of an added zero is that of the weight, whether or not any parameter is trainable.
         step = torch.zeros_like(weights).requires_grad_()
         noted.weights.append(weights.detach())
         noted.steps.append(step)
@@ -171,7 +170,7 @@ def note_weights(module: Any) -> Weighed:
 
 
 def apply_weights(weights: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """Weights times values, and times what relative positions add to values (Shaw): (B,H,T,C')."""
+    """Weights times values, including the value term of relative positions (Shaw): (B,H,T,C')."""
     out = weights @ spread(v, weights.shape[1]).to(weights.dtype)
     relative = scores.relative
     if relative is None or not relative.needs_weights:
@@ -182,7 +181,7 @@ def apply_weights(weights: Tensor, v: Tensor, scores: Scores) -> Tensor:
 
 
 def outside_inference(value: Any) -> Any:
-    """The same tensors, usable in a pass with gradients also where they were made without any."""
+    """Clone inference tensors, so that they can be used in a pass with gradients."""
     if isinstance(value, Tensor):
         return value.clone() if value.is_inference() else value
     if isinstance(value, tuple):

@@ -1,7 +1,7 @@
-"""What the answer becomes when something is removed: a head, an edge, a token, a layer's mixer or feed.
+"""Effect of ablations on the prediction: of a head, an edge, a token, a layer's mixer or feed.
 
-Every number is one more pass of the shadow with that part left out (see ablate.py). It is the change of what the model
-answers: the log-probability of its best answer, or the number where it answers with one.
+Every number is one more pass of the shadow with that part ablated (see ablate.py). It is the change of the prediction:
+of the log-probability of the top answer, or of the number for regression.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
     from anyformer.inspection.site import Site
 
-MOST = 64  # things that are removed at once
-QUERIES = 128  # over which a head's largest weight is averaged, spread over the text
+MOST = 64  # most parts ablated at once
+QUERIES = 128  # queries over which a head's largest weight is averaged, spread over the text
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What is left out, in the words of `ablate`."""
+    """The arguments of `ablate`."""
 
     heads: list[tuple[Any, ...]] = field(default_factory=list)
     tokens: list[Any] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Removal:
 
 
 class FollowedAnswer:
-    """Follows one answer of a capture: its best one, of the whole input or at one token."""
+    """The top prediction of a capture, for the whole input or at one token, tracked under ablations."""
 
     def __init__(self, capture: Capture, at: int | None = None) -> None:
         logits, kind = answer_logits(capture, at=at)
@@ -52,16 +52,16 @@ class FollowedAnswer:
             raise UserError("the model gives no answer whose change could be measured", where="remove",
                             fix="look into a model with a head")  # fmt: skip
         self.capture, self.at, self.logits = capture, answered_place(capture, at), logits
-        self.kind = "value" if len(logits) == 1 else kind  # one logit alone would always have probability 1
+        self.kind = "value" if len(logits) == 1 else kind  # the softmax of a single logit is always 1
         self.id = 0 if self.kind == "value" else int(logits.argmax())
         self.before = float(self.values(logits)[self.id])
 
     def values(self, logits: Tensor) -> Tensor:
-        """Log-probabilities, or numbers as they are."""
+        """Log-probabilities, or numbers unchanged."""
         return logits if self.kind == "value" else logits.log_softmax(-1)
 
     def without(self, removal: Removal) -> Tensor:
-        """The values with something left out."""
+        """The values under an ablation."""
         with ablate(self.capture.model, heads=removal.heads, tokens=removal.tokens, edges=removal.edges,
                     mixers=removal.mixers, feeds=removal.feeds):  # fmt: skip
             logits, _ = answer_logits(self.capture, self.capture.rerun(), at=self.at)
@@ -69,11 +69,11 @@ class FollowedAnswer:
         return self.values(logits)
 
     def change(self, removal: Removal) -> float:
-        """How the value of the answer changes: below 0, what is removed spoke for it."""
+        """Change of the tracked value; negative if the removed part supported the answer."""
         return float(self.without(removal)[self.id]) - self.before
 
     def share(self, value: float) -> float | None:
-        """A log-probability as a probability."""
+        """The probability of a log-probability; None for numbers."""
         return None if self.kind == "value" else float(torch.tensor(value).exp())
 
     def facts(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class FollowedAnswer:
 
 
 def part_of_site(site: Site) -> str:
-    """The part that `ablate` knows a site's layer by."""
+    """The name of a site's part in `ablate`."""
     return CROSS if site.path.endswith(".cross") else site.stack
 
 
@@ -96,12 +96,12 @@ def head_of_site(site: Site, head: int) -> HeadName:
 
 
 def numbered(part: str, *numbers: int) -> tuple[Any, ...]:
-    """A name for `ablate`: the part is left out where there is but one."""
+    """A name for `ablate`: without the part if there is only one."""
     return (part, *numbers) if part else numbers
 
 
 def removable_heads(capture: Capture, site: Site) -> int:
-    """How many heads of a site can be left out one by one."""
+    """How many heads of a site can be ablated individually."""
     if site.layer < 0 or not site.path.endswith((".mixer", ".cross")):
         return 0
     _, mixer = find_layer(capture.model, head_of_site(site, 0).layer_name, "site")
@@ -109,7 +109,7 @@ def removable_heads(capture: Capture, site: Site) -> int:
 
 
 def key_part(capture: Capture, site: Site) -> str | None:
-    """The stack whose tokens are a site's keys; None where layers have changed their number."""
+    """The stack whose tokens are a site's keys; None if layers have changed the number of tokens."""
     return site.keys if site.keys in layers_of(capture.model) else None
 
 
@@ -117,7 +117,7 @@ def key_part(capture: Capture, site: Site) -> str | None:
 
 
 def what_if(answer: FollowedAnswer, site: Site, head: int, query: int, key: int) -> list[dict[str, Any]]:
-    """What the answer would be without each thing that is selected, one at a time."""
+    """The change of the answer without each selected part, one at a time."""
     capture, part = answer.capture, part_of_site(site)
     found: list[dict[str, Any]] = []
 
@@ -145,11 +145,11 @@ def what_if(answer: FollowedAnswer, site: Site, head: int, query: int, key: int)
     return found
 
 
-# ---------------------------------------------------------------- what the page has removed
+# ---------------------------------------------------------------- parts removed on the page
 
 
 def parse(capture: Capture, heads: str, tokens: str, edges: str) -> Removal:
-    """From the page's words: heads `site.head`, tokens `place` or `encoder.place`, edges `site.head.query.key`."""
+    """Parse the page's parameters: heads `site.head`, tokens `4` or `encoder.4`, edges `site.head.query.key`."""
     return Removal(
         heads=[head_of_site(capture.site(site), head).short for site, head in whole_numbers(heads, 2, "heads")],
         tokens=[token_name(word) for word in words_of(tokens, "tokens")],
@@ -187,7 +187,7 @@ def token_name(word: str) -> Any:
 
 
 def every_head_in_turn(answer: FollowedAnswer) -> tuple[list[dict[str, Any]], Tensor, Tensor]:
-    """Sites with heads, the change (sites, heads) without each head, and its largest weight as a mean over queries."""
+    """Sites with heads, the change (sites, heads) without each head, and its largest weight, mean over queries."""
     capture = answer.capture
     sites = [site for site in capture.sites if removable_heads(capture, site)]
     most = max((site.heads for site in sites), default=0)
@@ -208,7 +208,7 @@ def every_head_in_turn(answer: FollowedAnswer) -> tuple[list[dict[str, Any]], Te
 
 @contextmanager
 def replayed_below(capture: Capture, site: Site) -> Iterator[None]:
-    """Layers that run before a site give what they gave in the capture's own pass: nothing above changes them."""
+    """Reuse the recorded outputs of the layers before a site, which an ablation at the site does not change."""
     before = {"": [], "encoder": [], "decoder": ["encoder"]}.get(site.stack)
     known: list[tuple[Any, Tensor]] = []
     for stack in [] if before is None else [*before, site.stack]:
@@ -226,15 +226,15 @@ def replayed_below(capture: Capture, site: Site) -> Iterator[None]:
 
 
 def give(known: Tensor, *given: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """What a block gave, in the place of its forward pass."""
+    """A block's recorded output, in place of its forward pass."""
     return known, {}
 
 
-# ---------------------------------------------------------------- what pruning would save
+# ---------------------------------------------------------------- savings from pruning
 
 
 def weights_saved(mixer: Any, heads: set[int]) -> int:
-    """Parameters that go with some heads: their queries and outputs, and keys and values of groups that go whole."""
+    """Parameters removed with some heads: their queries and outputs, and keys and values of entire groups."""
     sizes, out = mixer.sizes, mixer.out
     by_query = getattr(mixer, "qkv", None) or mixer.q
     by_key = getattr(mixer, "qkv", None) or mixer.kv
@@ -246,7 +246,7 @@ def weights_saved(mixer: Any, heads: set[int]) -> int:
 
 
 def pruning(capture: Capture, heads: list[tuple[Any, ...]]) -> dict[str, Any]:
-    """What removing heads for good would save, and why it cannot be done where it cannot."""
+    """Parameters that pruning heads would save, or why they cannot be pruned."""
     names = [HeadName(*(word if isinstance(word[0], str) else ("", *word))) for word in heads]
     by_layer: dict[LayerName, set[int]] = {}
     for name in names:
@@ -262,7 +262,7 @@ def pruning(capture: Capture, heads: list[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def answers_by_token(capture: Capture, site: Site) -> bool:
-    """Whether the model answers at every token of a site's queries."""
+    """Whether the model predicts at every token of a site's queries."""
     logits = getattr(capture.output, "logits", None)
     return isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[1] == len(capture.axes[site.queries]) and (
         site.stack in ("", "decoder")
@@ -270,7 +270,7 @@ def answers_by_token(capture: Capture, site: Site) -> bool:
 
 
 def answered_place(capture: Capture, at: int | None) -> int | None:
-    """The token whose answer is followed; None for an answer to the whole input."""
+    """The token whose prediction is tracked; None for a prediction for the whole input."""
     logits = getattr(capture.output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() != 3:
         return None

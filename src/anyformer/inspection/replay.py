@@ -1,7 +1,7 @@
-"""One pass of a shadow with everything noted that maps, lenses and flows are made of.
+"""Record one pass of a shadow, for maps, lenses and flows.
 
-The pass runs on the same kernels as any other. What enters and leaves each mixer and block is kept as it is, which
-costs a few tensors (B,T,D) a layer; maps are made from it later, for what is looked at.
+The pass uses the same kernels as any other. Inputs and outputs of each mixer and block are recorded, a few tensors
+(B,T,D) per layer; maps are computed from them on demand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ATTENDING = AttentionModule | CrossModule | Weighing
 
 @dataclass
 class MixerCall:
-    """One call of one mixer: where it stands, what entered it, and what the kernel made of it."""
+    """One call of one mixer: its place, its inputs and its output."""
 
     path: str
     module: nn.Module
@@ -36,7 +36,7 @@ class MixerCall:
 
 @dataclass
 class BlockCall:
-    """One call of one block: the stream before and after it, and what its feed added."""
+    """One call of one block: the residual stream before and after it, and the outputs of its branches."""
 
     path: str
     module: BlockModule
@@ -44,14 +44,14 @@ class BlockCall:
     layer: int
     before: Tensor  # (B,T,D)
     after: Tensor | None = None
-    mixed: Tensor | None = None  # what the mixer gave
-    crossed: Tensor | None = None  # what cross-attention gave
-    fed: Tensor | None = None  # what the feed gave
+    mixed: Tensor | None = None  # output of the mixer
+    crossed: Tensor | None = None  # output of cross-attention
+    fed: Tensor | None = None  # output of the feed
 
 
 @dataclass
 class PassRecord:
-    """All calls of one pass, in their order."""
+    """All calls of one pass, in order."""
 
     mixers: list[MixerCall] = field(default_factory=list)
     blocks: list[BlockCall] = field(default_factory=list)
@@ -62,7 +62,7 @@ Wanted = Callable[[str, int], bool]
 
 
 def replay(model: nn.Module, args: tuple[Any, ...], options: dict[str, Any], wanted: Wanted) -> PassRecord:
-    """Run a shadow once and note what its blocks and mixers do; `wanted(stack, layer)` picks the mixers to keep."""
+    """Run a shadow once and record its blocks and mixers; `wanted(stack, layer)` selects the mixers."""
     with noting(model, wanted) as found, torch.no_grad():
         found.output = model(*args, **options)
     return found
@@ -70,7 +70,7 @@ def replay(model: nn.Module, args: tuple[Any, ...], options: dict[str, Any], wan
 
 @contextmanager
 def noting(model: nn.Module, wanted: Wanted) -> Iterator[PassRecord]:
-    """What happens in the blocks of `model` while the context is open."""
+    """Record the blocks of `model` while the context is open."""
     found = PassRecord()
     open_blocks: list[BlockCall] = []
     counts: dict[str, int] = {}
@@ -123,7 +123,7 @@ def noting(model: nn.Module, wanted: Wanted) -> Iterator[PassRecord]:
 
 
 def mixers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Every mixer that can be looked at, by path: attentions wherever they are, and other mixers of blocks."""
+    """Every mixer that can be recorded, by path: attentions anywhere, and other mixers of blocks."""
     found: dict[str, nn.Module] = {p: module for p, module in model.named_modules() if isinstance(module, ATTENDING)}
     for path, block in model.named_modules():
         if isinstance(block, BlockModule) and not any(isinstance(part, ATTENDING) for part in block.mixer.modules()):
@@ -143,5 +143,5 @@ def parts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def stack_of(path: str) -> str:
-    """The side of a network that a module belongs to: "encoder", "decoder", or "" where there is one stack."""
+    """The stack that a module belongs to: "encoder", "decoder", ..., or "" if there is only one."""
     return path.partition("stack")[0].rstrip(".")

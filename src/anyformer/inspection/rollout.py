@@ -1,9 +1,8 @@
-"""Attention rollout (2005.00928): how much of each input token is in each token above, if attention were all.
+"""Attention rollout (2005.00928): how much of each input token reaches each output token through attention alone.
 
-A layer's map is fused over its heads and mixed with the identity, because every block adds what attention read to what
-was there already. The product over layers traces each token back to the input. One call serves every kind of model:
-text, images, tables, sound, image and text in one sequence, windows, pyramids that merge patches, and both sides of an
-encoder-decoder.
+A layer's map is fused over its heads and mixed with the identity, for the residual connection. The product over layers
+traces each token back to the input. It works for every kind of model: text, images, tables, audio, joint image and text
+sequences, windows, pyramids that merge patches, and both sides of an encoder-decoder.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 Fuse = Literal["mean", "max", "min"]
 FUSES: tuple[Fuse, ...] = ("mean", "max", "min")
 CROSS = "cross"  # the decoder's tokens traced back to the encoder's input
-STREAMS = {"first": "second", "second": "first"}  # each and the one that it looks at
-ENTRIES = 2**24  # weights held at once: 64 MiB in float32
-Read = Callable[["Site", slice], tuple[Tensor, Tensor]]  # what cross-attention leaves, (t,1), and takes, (t,S)
+STREAMS = {"first": "second", "second": "first"}  # each and the one it attends to
+ENTRIES = 2**24  # weights in memory at once: 64 MiB in float32
+Read = Callable[["Site", slice], tuple[Tensor, Tensor]]  # what cross-attention keeps, (t,1), and takes, (t,S)
 Rows = Callable[[list["Site"], slice], Tensor]  # a layer's matrix for some of its queries: (t,S), float64
 
 
@@ -42,15 +41,15 @@ def rollout(
     stack: str = "",
     rows: Sequence[int] | None = None,
 ) -> Tensor:
-    """Shares (t,S) of the input tokens in the tokens after `depth` layers, in float64; every row sums to 1.
+    """Fractions (t,S) of the input tokens in the tokens after `depth` layers, in float64; every row sums to 1.
 
-    Each layer gives (1 - residual) * fused + residual * identity, rows divided by their sum; `residual=0` multiplies
-    the maps alone. `discard` leaves out that share of the keys a query sees, the weakest first. `rows` picks tokens at
-    the top, so that one of them costs no T x T matrix.
+    Each layer is (1 - residual) * fused + residual * identity, rows normalized; `residual=0` multiplies the maps alone.
+    `discard` drops this fraction of each query's visible keys, the weakest first. `rows` selects output tokens, so that
+    one of them needs no T x T matrix.
 
-    Of an encoder-decoder `stack` is "encoder", "decoder" (its self-attention) or "cross": the decoder's tokens traced
-    through both to the source, as shares of all that came from there. That is also what is meant without a name. Of two
-    streams that read each other (ViLBERT) it is "first" or "second"; columns are its own tokens, then the other's.
+    For an encoder-decoder `stack` is "encoder", "decoder" (its self-attention) or, by default, "cross": the decoder's
+    tokens traced through both to the source, as fractions of all that came from there. For two streams with
+    co-attention (ViLBERT) it is "first" or "second"; columns are its own tokens, then the other's.
     """
     check_options(fuse, residual, discard)
 
@@ -64,12 +63,12 @@ def rollout(
         for site in reversed(sites[:-1]):
             if looks_at_once(capture, site):
                 seen = seen + seen_by(site, part)
-            else:  # a column, then a row: what is read was read before
+            else:  # columns, then rows: the second attends to the result of the first
                 seen = seen @ seen_by(site, slice(0, len(capture.axes[site.queries])))
         return mix_with_identity(seen / (len(sites) if looks_at_once(capture, sites[0]) else 1), part, residual)
 
     def read(site: Site, part: slice) -> tuple[Tensor, Tensor]:
-        """What cross-attention leaves of a token, (t,1), and what it takes from the source, (t,S)."""
+        """The fraction of a token that cross-attention keeps, (t,1), and those from the source, (t,S)."""
         seen = seen_by(site, part)
         total = residual + (1 - residual) * seen.sum(1, keepdim=True)
         kept = torch.where(total > 0, residual / total, 1.0)
@@ -84,7 +83,7 @@ def rollout(
 
 
 def trace_back(capture: Capture, stack: str, depth: int | None, rows: Sequence[int] | None, matrix: Rows) -> Tensor:
-    """The product of the layers' matrices, from the last one down, for the chosen rows of the last: (t,S)."""
+    """The product of the layers' matrices, from the last one down, for the selected rows: (t,S)."""
     sites = attention_sites(capture, stack, depth)
     if not sites:
         return top_rows(len(capture.axes[first_axis(capture, stack)]), rows)
@@ -104,7 +103,7 @@ def trace_to_source(
     capture: Capture, depth: int | None, rows: Sequence[int] | None, matrix: Rows,
     read: Read,
 ) -> Tensor:  # fmt: skip
-    """What reaches the decoder's tokens (t,S) from the encoder's input; the rest of a row began in the target."""
+    """Fractions (t,S) of the decoder's tokens from the encoder's input; the rest of a row is from the target."""
     sites = attention_sites(capture, "decoder", depth)
     crossing = [site for site in sites if site.kind == CROSS]
     if not crossing:
@@ -126,7 +125,7 @@ def trace_to_source(
 def trace_streams(
     capture: Capture, stack: str, depth: int | None, rows: Sequence[int] | None, matrix: Rows, read: Read
 ) -> Tensor:
-    """Two streams back to both inputs, (t, own tokens + the other's), from a layer of one of them."""
+    """Trace a layer of one of two streams back to both inputs, (t, own tokens + the other's)."""
     traced = {side: torch.zeros(0) for side in STREAMS}
     traced[stack] = top_rows(len(capture.axes[stack]), rows)
     other = len(capture.axes[STREAMS[stack]])
@@ -141,7 +140,7 @@ def trace_streams(
                     continue
                 for part in blocks(layer[0], own.shape[1], entered[STREAMS[side]].shape[1]):
                     kept, taken = read(layer[0], part)
-                    # Both streams look at what the other was before the step, so neither sees the other's new tokens.
+                    # Both streams attend to the other's tokens from before the step.
                     entered[STREAMS[side]] += own[:, part] @ taken
                     own[:, part] *= kept[:, 0]
             entered[side] += own
@@ -150,12 +149,12 @@ def trace_streams(
 
 
 def stream_steps(capture: Capture, stack: str, depth: int | None) -> list[dict[str, list[list[Site]]]]:
-    """What happened up to that layer, in order: a layer of one stream, or one of each where they meet."""
+    """The steps up to a layer, in order: a layer of one stream, or of both for co-attention."""
     last = attention_sites(capture, stack, depth)
     sites = [site for site in capture.sites if site.stack in STREAMS and last and site.index <= last[-1].index]
-    attention_sites(capture, STREAMS[stack], None)  # refused if it mixes tokens in another way
+    attention_sites(capture, STREAMS[stack], None)  # an error if it mixes tokens in another way
     steps: list[dict[str, list[list[Site]]]] = []
-    waiting = False  # one stream has looked at the other, whose turn is next
+    waiting = False  # one stream has attended to the other, whose turn is next
     for (side, _), same in groupby(sites, lambda site: (site.stack, site.layer)):
         layers = by_layer(list(same))
         meets = any(layer[0].kind == CROSS for layer in layers)
@@ -168,7 +167,7 @@ def stream_steps(capture: Capture, stack: str, depth: int | None) -> list[dict[s
 
 
 def multiply_rows(traced: Tensor, layer: list[Site], length: int, matrix: Rows) -> Tensor:
-    """traced (t,T) times the layer's matrix (T,T), a block of rows at a time; blocks nobody asks for are skipped."""
+    """traced (t,T) times the layer's matrix (T,T), in blocks of rows; blocks with zero factors are skipped."""
     total = torch.zeros_like(traced)
     for part in blocks(layer[0], length, length):
         if traced[:, part].any():
@@ -177,12 +176,12 @@ def multiply_rows(traced: Tensor, layer: list[Site], length: int, matrix: Rows) 
 
 
 def by_layer(sites: list[Site]) -> list[list[Site]]:
-    """Sites that stand for one branch of one block together: axial attention has two."""
+    """Groups of sites that form one branch of a block: axial attention has two."""
     return [list(same) for _, same in groupby(sites, lambda site: (site.layer, site.kind))]
 
 
 def looks_at_once(capture: Capture, site: Site) -> bool:
-    """Whether the attentions of one branch read the same input and are added."""
+    """Whether the attentions of one branch have the same input and are summed."""
     parent = capture.model.get_submodule(site.path.rpartition(".")[0])
     return isinstance(parent, AxialModule) and parent.spec.joined == "sum"
 
@@ -193,7 +192,7 @@ def blocks(site: Site, queries: int, keys: int) -> Iterator[slice]:
 
 
 def top_rows(length: int, rows: Sequence[int] | None) -> Tensor:
-    """Rows of the identity: each token at the top is itself."""
+    """Selected rows of the identity."""
     if rows is None:
         return torch.eye(length, dtype=torch.float64)
     found = torch.zeros(len(rows), length, dtype=torch.float64)
@@ -213,17 +212,17 @@ def fused(weights: Tensor, fuse: Fuse) -> Tensor:
 
 
 def without_weakest(seen: Tensor, share: float) -> Tensor:
-    """The map without that share of the keys each query sees, its weakest; at least one is left."""
+    """The map without this fraction of each query's visible keys, the weakest; at least one is left."""
     if not share:
         return seen
     count = (seen > 0).sum(1, keepdim=True)
-    dropped = (seen.shape[1] - count) + (share * count).floor().long()  # keys that are not seen are weakest of all
+    dropped = (seen.shape[1] - count) + (share * count).floor().long()  # masked keys are the weakest
     rank = seen.argsort(dim=1, stable=True).argsort(dim=1)
     return seen.masked_fill(rank < dropped, 0.0)
 
 
 def mix_with_identity(seen: Tensor, part: slice, residual: float) -> Tensor:
-    """(1 - residual) * seen + residual * identity with rows that sum to 1; a token that saw nothing stays itself."""
+    """(1 - residual) * seen + residual * identity, rows normalized; a fully masked token stays itself."""
     own = torch.zeros_like(seen)
     own[torch.arange(len(seen)), torch.arange(part.start, part.stop)] = 1.0
     mixed = (1 - residual) * seen + residual * own
@@ -232,7 +231,7 @@ def mix_with_identity(seen: Tensor, part: slice, residual: float) -> Tensor:
 
 
 def divide_by_sum(shares: Tensor) -> Tensor:
-    """Rows that sum to 1, where there is anything in them."""
+    """Rows normalized to sum to 1; rows of zeros stay."""
     return shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
 
 
@@ -251,7 +250,7 @@ def check_options(fuse: str, residual: float, discard: float) -> None:
 
 
 def stacks_of(capture: CaptureBase) -> list[str]:
-    """What can be rolled out, in the order people ask for it."""
+    """The stacks that can be rolled out, the most useful first."""
     stacks = list(dict.fromkeys(site.stack for site in capture.sites if "." not in site.stack))  # none inside a part
     both = "encoder" in stacks and any(site.kind == CROSS for site in capture.sites)
     return [CROSS, *stacks] if both else stacks
@@ -270,18 +269,18 @@ def chosen_stack(capture: CaptureBase, stack: str) -> str:
 
 
 def exchanges(capture: CaptureBase, stack: str) -> bool:
-    """Whether it is one of two streams that read each other (ViLBERT); two towers (CLIP) do not."""
+    """Whether it is one of two streams with co-attention (ViLBERT), unlike two towers (CLIP)."""
     return stack in STREAMS and any(site.stack in STREAMS and site.kind == CROSS for site in capture.sites)
 
 
 def depth_of(capture: CaptureBase, stack: str) -> int:
-    """Layers that a stack has."""
+    """The number of layers of a stack."""
     within = "decoder" if stack == CROSS else stack
     return 1 + max((site.layer for site in capture.sites if site.stack == within), default=-1)
 
 
 def attention_sites(capture: CaptureBase, stack: str, depth: int | None) -> list[Site]:
-    """The attentions of the first `depth` layers of a stack, all if not said, in the order of the pass."""
+    """The attentions of the first `depth` layers of a stack, by default all, in execution order."""
     layers = depth_of(capture, stack)
     if depth is not None and not 0 <= depth <= layers:
         raise UserError(f"depth {depth} is not in this stack", where="rollout", fix=f"use 0 to {layers}")
@@ -298,19 +297,19 @@ def attention_sites(capture: CaptureBase, stack: str, depth: int | None) -> list
 
 
 def check_keys(site: Site, weights: Tensor, tokens: int) -> None:
-    """Refuse keys that are mixtures of tokens: nothing says how much of which token is in them."""
+    """Raise an error for keys that are mixtures of tokens (low-rank attention), which cannot be traced."""
     if weights.shape[2] != tokens:
         raise UserError(f"the keys of {site.label} are {weights.shape[2]} mixtures, not its {tokens} tokens",
                         where="rollout", fix=f"use depth {site.layer} or less")  # fmt: skip
 
 
 def first_axis(capture: CaptureBase, stack: str) -> str:
-    """The name of the input tokens of a stack."""
+    """The axis of a stack's input tokens."""
     return next(site.queries for site in capture.sites if site.stack == stack)
 
 
 def input_axes(capture: CaptureBase, stack: str = "") -> list[str]:
-    """The names of the axes that a rollout's columns stand for, one behind the other."""
+    """The axes of a rollout's columns, concatenated."""
     stack = chosen_stack(capture, stack)
     if exchanges(capture, stack):
         return [stack, STREAMS[stack]]
@@ -318,7 +317,7 @@ def input_axes(capture: CaptureBase, stack: str = "") -> list[str]:
 
 
 def columns_axis(capture: CaptureBase, stack: str = "") -> TokenAxis:
-    """The tokens that a rollout's columns stand for, and the patches among them."""
+    """The tokens of a rollout's columns, and the patch grid among them."""
     axes = [capture.axes[name] for name in input_axes(capture, stack)]
     tokens = tuple(token for axis in axes for token in axis.tokens)
     before = 0
@@ -330,7 +329,7 @@ def columns_axis(capture: CaptureBase, stack: str = "") -> TokenAxis:
 
 
 def output_axis(capture: CaptureBase, stack: str = "", depth: int | None = None) -> str:
-    """The name of the axis that its rows stand for."""
+    """The axis of a rollout's rows."""
     stack = chosen_stack(capture, stack)
     within = "decoder" if stack == CROSS else stack
     sites = attention_sites(capture, within, depth)
@@ -341,7 +340,7 @@ def output_axis(capture: CaptureBase, stack: str = "", depth: int | None = None)
 
 
 def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> Tensor:
-    """What a merge of patches does: each coarse cell is the mean of the fine ones in it, (cells, fine cells)."""
+    """The matrix of patch merging: each coarse cell is the mean of its fine cells, (cells, fine cells)."""
     high, wide = -(-fine[0] // coarse[0]), -(-fine[1] // coarse[1])
     row = torch.arange(fine[0]).div(high, rounding_mode="floor")[:, None]
     column = torch.arange(fine[1]).div(wide, rounding_mode="floor")[None]
@@ -352,7 +351,7 @@ def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> Tensor:
 
 
 def grids_between(capture: Capture, above: Site, below: Site) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Grids of two layers between which patches were merged, the coarser one first."""
+    """The grids of two layers between which patches were merged, the coarser one first."""
     coarse, fine = capture.axes[above.keys].grid, capture.axes[below.queries].grid
     if coarse is None or fine is None:
         raise UserError(f"{below.label} and {above.label} have different tokens", where="rollout",

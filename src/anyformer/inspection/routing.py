@@ -1,4 +1,4 @@
-"""Which experts the tokens of a pass went to."""
+"""Expert routing of the tokens of a pass."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from anyformer.feeds.experts import ExpertsModule
 from anyformer.slots import Losses
 
-Counts = dict[str, list[Tensor]]  # by module path, one entry a pass through it
+Counts = dict[str, list[Tensor]]  # by module path, one entry per call
 
 
 @dataclass
 class Routing:
-    """What the experts of a model did: choices of real tokens that fell on each (count,), and their balance losses."""
+    """Routing statistics: how many real tokens each expert gets (count,), and the load balancing losses."""
 
     counts: Counts = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        """For a log: the mean balance loss, and the share of choices on each expert by path (even is 1 / count)."""
+        """For the log: the mean balancing loss, and each expert's fraction of choices by path (1 / count if even)."""
         totals = {path: torch.stack(counts).sum(0).double() for path, counts in self.counts.items()}
         even = {path: [round(share, 4) for share in (t / t.sum()).tolist()] for path, t in totals.items()}
         balance = {"balance": round(torch.stack(self.losses).mean().item(), 6)} if self.losses else {}
@@ -33,7 +33,7 @@ class Routing:
 
 @contextmanager
 def routed(model: nn.Module) -> Iterator[Routing]:
-    """Notes what the experts of a model do while the block runs."""
+    """Record the routing of a model's experts in a `with` block."""
     found = Routing()
 
     def note(path: str) -> Any:
@@ -57,10 +57,9 @@ def routed(model: nn.Module) -> Iterator[Routing]:
 def tokens_per_expert(
     model: nn.Module, *inputs: Any, mask: Tensor | None = None, options: dict[str, Any] | None = None
 ) -> Counts:
-    """How many choices of real tokens fell on each expert (count,), by module path: `tokens_per_expert(model, tokens)`.
+    """How many real tokens were routed to each expert (count,), by module path: `tokens_per_expert(model, tokens)`.
 
-    A path has one entry a layer that uses it, so weights shared by several layers give several. `options` are further
-    arguments of the model.
+    A module shared by several layers has one entry for each. `options` are further arguments of the model.
     """
     with routed(model) as found:
         model(*inputs, mask=mask, **(options or {}))

@@ -1,4 +1,4 @@
-"""A run as a page follows it: what metrics.jsonl has gained since a byte offset, never the whole file again."""
+"""Polling of a run by a page: new lines of metrics.jsonl since a byte offset."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anyformer.errors import UserError
 from anyformer.safe_files import open_regular
 from anyformer.training.run.history import LARGEST, METRICS, SPEED, TAIL, figures_of, numeric, open_run
 
-MOST_RUNS = 8  # followed at once; a page that polls more would spend its time on reading
-CHUNK = 2**18  # bytes of metrics.jsonl in one answer; the rest comes with the next
+MOST_RUNS = 8  # most runs followed at once, to bound the work of a poll
+CHUNK = 2**18  # bytes of metrics.jsonl per response; the rest comes with the next
 PROBE = "probe/"
 
 
 def run_news(folders: Sequence[Path], parameters: dict[str, str]) -> dict[str, Any]:
-    """What `/look/api/run?run=0&since=OFFSET&file=NUMBER` answers."""
+    """The response to `/look/api/run?run=0&since=OFFSET&file=NUMBER`."""
     number = bounded(parameters, "run", MOST_RUNS - 1)
     if number >= len(folders):
         raise UserError(f"run {number} is out of range", where="run", fix=f"this page follows {len(folders)}")
@@ -28,7 +28,7 @@ def run_news(folders: Sequence[Path], parameters: dict[str, str]) -> dict[str, A
 
 
 def bounded(parameters: dict[str, str], name: str, most: int) -> int:
-    """A whole number from 0 on."""
+    """A whole number from 0 to `most`."""
     given = parameters.get(name, "0")
     if not (given.isascii() and given.isdigit()) or len(given) > 20 or int(given) > most:
         raise UserError(
@@ -38,9 +38,9 @@ def bounded(parameters: dict[str, str], name: str, most: int) -> int:
 
 
 def read_run(folder: Path, since: int = 0, file: int = 0) -> dict[str, Any]:
-    """How a run stands, and its lines from byte `since` of file number `file` on.
+    """The status of a run, and its lines from byte `since` of the file with inode `file` on.
 
-    Where metrics.jsonl is another file by now, as after `anyformer resume`, reading begins anew and `again` says so.
+    If metrics.jsonl has been replaced, as by `anyformer resume`, it is read from the start and `again` is set.
     """
     record = open_run(folder)
     found = new_lines(folder / METRICS, since, file)
@@ -71,7 +71,7 @@ def probe_figures(line: dict[str, Any]) -> dict[str, float]:
 
 
 def new_lines(path: Path, since: int, file: int) -> dict[str, Any]:
-    """Complete lines from an offset on: at most `CHUNK` bytes, `more` where the file goes on."""
+    """Complete lines from an offset on: at most `CHUNK` bytes, with `more` if there are more."""
     none = {"lines": [], "since": 0, "file": 0, "again": bool(since), "more": False}
     try:
         with open_regular(path) as opened:
@@ -81,7 +81,7 @@ def new_lines(path: Path, since: int, file: int) -> dict[str, Any]:
             opened.seek(start)
             data = opened.read(CHUNK)
             whole = data[: data.rfind(b"\n") + 1]
-            if not whole and len(data) == CHUNK:  # one line longer than an answer: no line of ours
+            if not whole and len(data) == CHUNK:  # a line longer than a response is not ours
                 whole = data
     except OSError:
         return none
@@ -91,7 +91,7 @@ def new_lines(path: Path, since: int, file: int) -> dict[str, Any]:
 
 
 def parsed(data: bytes) -> list[dict[str, Any]]:
-    """The lines that are objects with a step; a damaged one is passed over."""
+    """The lines that are JSON objects with a step; others are skipped."""
     out = []
     for line in data.splitlines():
         try:
@@ -105,7 +105,7 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
 
 
 def recent_speed(path: Path) -> dict[str, float]:
-    """Seconds a step and units a second, from the end of speed.jsonl: the mean of its last lines."""
+    """Seconds per step and throughput: the mean of the last lines of speed.jsonl."""
     try:
         with open_regular(path) as opened:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - TAIL))

@@ -1,4 +1,4 @@
-"""The server side of a page that holds all its answers: one address, and nothing to ask."""
+"""The backend of a page that contains all its answers: a single address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyformer.inspection.server import LookServer
 
 
 class SavedApp(LookApp):
-    """Gives the page of a .look file and nothing else."""
+    """Serves the page of a .look file only."""
 
     def __init__(self, page: str) -> None:
         self.body = page.encode()
@@ -22,7 +22,7 @@ class SavedApp(LookApp):
 
 
 def serve_saved(page: str, port: int = 0, *, open_browser: bool = False) -> LookServer:
-    """Serve a page on loopback; port 0 takes a free one. `server.url` is its address."""
+    """Serve a page on loopback; port 0 picks a free one. `server.url` is its address."""
     try:
         server = LookServer(SavedApp(page), port)
     except (OSError, OverflowError) as error:

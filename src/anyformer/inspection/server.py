@@ -1,4 +1,4 @@
-"""The page on this machine: a small HTTP server on loopback, from the standard library."""
+"""A small HTTP server for the page on loopback, from the standard library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET = 60.0  # seconds after which a silent connection is closed
 
 
 class LookServer(http.server.ThreadingHTTPServer):
-    """Serves until `close()`; a thread of its own takes the requests."""
+    """Serves from its own thread until `close()`."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -37,7 +37,7 @@ class LookServer(http.server.ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/"
 
     def wait(self) -> None:
-        """Until Ctrl-C or `close()`."""
+        """Block until Ctrl-C or `close()`."""
         try:
             while self.thread.is_alive():
                 self.thread.join(0.5)
@@ -47,7 +47,7 @@ class LookServer(http.server.ThreadingHTTPServer):
             self.close()
 
     def close(self) -> None:
-        """Stop serving and give the port back."""
+        """Stop serving and release the port."""
         self.shutdown()
         self.server_close()
 
@@ -58,11 +58,11 @@ class LookServer(http.server.ThreadingHTTPServer):
         self.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        log.debug("look: a connection broke", exc_info=True)  # a closed tab is no news
+        log.debug("look: a connection broke", exc_info=True)  # only debug level: tabs are closed all the time
 
 
 def serve_look(capture: Capture, port: int = 0, open_browser: bool = False) -> LookServer:
-    """Serve the page of a capture on loopback; port 0 takes a free one. `server.url` is its address."""
+    """Serve the page of a capture on loopback; port 0 picks a free one. `server.url` is its address."""
     try:
         server = LookServer(LookApp(capture), port)
     except (OSError, OverflowError) as error:
@@ -73,13 +73,13 @@ def serve_look(capture: Capture, port: int = 0, open_browser: bool = False) -> L
 
 
 class LookHandler(http.server.BaseHTTPRequestHandler):
-    """Bounds and headers around `LookApp`."""
+    """HTTP handler of `LookApp`, with size limits and origin checks."""
 
     server: LookServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "anyformer", ""
     timeout = QUIET
-    wbufsize = -1  # headers and body leave together; apart, the second would wait for an acknowledgement
+    wbufsize = -1  # headers and body are sent together; separately, the body could wait for an ACK
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
@@ -102,7 +102,7 @@ class LookHandler(http.server.BaseHTTPRequestHandler):
         self.send(self.server.app.respond("POST", self.path, body))
 
     def is_ours(self) -> bool:
-        """Whether the request comes from this machine's own page; another name for this address is a rebinding."""
+        """Whether the request comes from this server's own page; another host name means DNS rebinding."""
         port = f":{self.server.server_port}"
         hosts = {name + port for name in NAMES}
         named = {name.lower(): value for name, value in self.headers.items()}

@@ -1,6 +1,6 @@
-"""A shadow: a second module tree over the same weights, for looking without touching the model that works.
+"""A shadow: a second module tree with the same weights, for inspection without changing the original model.
 
-Hooks, changed forwards and rerun passes go onto the shadow. The model itself keeps its compiled code and its kernels.
+Hooks, replaced forwards and reruns apply to the shadow. The model itself keeps its compiled code and its kernels.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 
 def shadow(model: nn.Module, device: torch.device | None = None) -> nn.Module:
-    """A structural copy of `model` in eval mode that shares every parameter and buffer; no weight is copied.
+    """A copy of `model`'s modules in eval mode that shares every parameter and buffer; no weight is copied.
 
-    On another `device` than the model's it has a copy of each tensor there instead.
+    With `device`, each tensor is copied there instead.
     """
-    plain: Any = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    plain: Any = getattr(model, "_orig_mod", model)  # unwrap torch.compile
     parts = shared_parts(plain)
     if device is not None:
         parts = {key: moved(part, device) if isinstance(part, Tensor) else part for key, part in parts.items()}
@@ -25,12 +25,12 @@ def shadow(model: nn.Module, device: torch.device | None = None) -> nn.Module:
     for module in made.modules():
         for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
             getattr(module, hooks).clear()
-        module._compiled_call_impl = None  # a module compiled in place would run its model's code
+        module._compiled_call_impl = None  # a module compiled in place would run the original's code
     return made.eval()
 
 
 def shared_parts(model: nn.Module) -> dict[int, Any]:
-    """What a copy is to take over as it is: tensors wherever a module holds them, and specs, which nobody changes."""
+    """The deepcopy memo of objects that are shared, not copied: tensors wherever a module holds them, and specs."""
     shared: dict[int, Any] = {}
 
     def keep(value: Any) -> None:
@@ -53,6 +53,6 @@ def shared_parts(model: nn.Module) -> dict[int, Any]:
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; a parameter stays one."""
+    """A copy of the tensor on a device; a parameter stays a parameter."""
     there = tensor.detach().to(device, copy=True)
     return nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there

@@ -1,4 +1,4 @@
-"""Shuffled tokens: without positions and without a mask attention reads a set, and its answers move with the tokens."""
+"""Permutation equivariance: without positions and mask, outputs of attention are permuted with its tokens."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ADDED = LearnedModule | GridModule | SinusoidModule | SinusoidGridModule
 
 @dataclass(frozen=True)
 class Shuffled:
-    """How far the answers to shuffled tokens are from the shuffled answers: largest change over largest value."""
+    """Distance of the outputs for shuffled tokens from the shuffled outputs: largest change over largest value."""
 
-    order: Tensor  # (T,): place t holds what was at order[t]
+    order: Tensor  # (T,): position t holds the token from order[t]
     as_is: float
     without_positions: float
-    without_mask: float | None  # and without causal order besides; None where there is none
+    without_mask: float | None  # also without the causal mask; None if there is none
     by_token: Tensor  # (3 or 2, T): the change of each token, relative to the largest vector
 
 
 @torch.no_grad()
 def shuffle_tokens(model: nn.Module, inputs: tuple[Any, ...], *, seed: int = 0) -> Shuffled:
-    """Run a model on its tokens and on the same tokens shuffled: as it is, without positions, and without a mask."""
+    """Compare a model on its tokens and on shuffled tokens: unchanged, without positions, and also without a mask."""
     if not isinstance(model, ModelModule):
         raise UserError(f"{type(model).__name__} has no single row of tokens", where="shuffle", fix="give its encoder")
     why = why_fixed(model)
@@ -66,26 +66,26 @@ def shuffle_tokens(model: nn.Module, inputs: tuple[Any, ...], *, seed: int = 0) 
 
 
 def why_fixed(model: ModelModule) -> str | None:
-    """Why the tokens of a model cannot be followed through its layers, where they cannot."""
+    """Why a model's tokens cannot be tracked through its layers, or None."""
     if not isinstance(model.stack, StackModule):
         return f"a {type(model.spec.stack).__name__} gives other tokens than it is given"
     return None
 
 
 def reads_order(model: ModelModule) -> list[str]:
-    """Mixers that go along the sequence, whatever positions say."""
+    """Mixers that depend on the order of the sequence regardless of positions."""
     return sorted({type(mixer).__name__ for mixer in model.spec.stack.mixers if not mixer.takes_rules})
 
 
 def change(model: nn.Module, inputs: tuple[Any, ...], mixed: tuple[Any, ...], order: Tensor) -> Tensor:
-    """(T,): how far each token's vector is from the one it had before the tokens were shuffled."""
+    """Change (T,) of each token's vector from shuffling the tokens, relative to the largest value."""
     model.eval()
     before, after = (model.before_head(*given).hidden[0].float().cpu() for given in (inputs, mixed))  # type: ignore[operator]
     return (after - before[order]).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
 
 
 def shuffle_input(model: ModelModule, given: Tensor, order: Tensor) -> Tensor:
-    """Token ids (B,T), or the patches of images (B,channels,H,W), in another order."""
+    """Token ids (B,T), or the patches of images (B,channels,H,W), permuted."""
     order = order.to(given.device)
     if not isinstance(model.embed, PatchesModule):
         return given[:, order]
@@ -94,7 +94,7 @@ def shuffle_input(model: ModelModule, given: Tensor, order: Tensor) -> Tensor:
 
 
 def without_positions(model: nn.Module) -> nn.Module:
-    """A copy that shares all weights and in which every token stands at place 0 and adds nothing for it."""
+    """A copy with shared weights in which all tokens are at position 0 and no position embedding is added."""
     copy = shadow(model)
 
     def nothing(module: nn.Module, given: Any, out: Tensor) -> Tensor:
@@ -112,13 +112,13 @@ def without_positions(model: nn.Module) -> nn.Module:
 
 
 def stand_still(context: Context) -> Context:
-    """The same tokens, all at place 0; which of them may be seen does not change."""
+    """The context with all positions 0 and an unchanged mask."""
     zero = torch.zeros_like
     return replace(context, positions=zero(context.positions), key_positions=zero(context.key_positions))
 
 
 def see_all(copy: nn.Module) -> nn.Module:
-    """The given copy with causal order lifted in place: every token sees every other."""
+    """Remove the causal mask of the given copy, in place."""
     for module in copy.modules():
         if isinstance(module, AttentionModule):
             module.causal = False

@@ -1,4 +1,4 @@
-"""A site: one mixer of one layer as it was called in a pass. The page's `layer` choice is a list of sites."""
+"""A site: one mixer of one layer as called in a pass. The page's `layer` menu is a list of sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIDES = {"": "", "encoder": "Encoder ", "decoder": "Decoder ", "first": "First "
 
 @dataclass(frozen=True)
 class Site:
-    """Where a map can be looked at, and what its rows and columns are."""
+    """A mixer call with a map, and the axes of its rows and columns."""
 
     index: int
     label: str
@@ -26,7 +26,7 @@ class Site:
     mixer: str  # the name of its spec: Attention, Hyena, ...
     path: str
     heads: int
-    groups: int  # heads of keys and values
+    groups: int  # key/value heads
     causal: bool
     queries: str  # name of the axis of its rows
     keys: str
@@ -44,7 +44,7 @@ def kind_of(call: MixerCall) -> str:
 
 
 def label_of(call: MixerCall, kind: str, part: str) -> str:
-    """What people call it, with layers counted from 0, as in `look(layers=...)`."""
+    """The display name, with layers counted from 0, as in `look(layers=...)`."""
     side = SIDES.get(call.stack, f"{call.stack} ")
     if call.layer < 0:
         return call.path
@@ -54,7 +54,7 @@ def label_of(call: MixerCall, kind: str, part: str) -> str:
 
 
 def head_counts(module: Any, weights: Tensor | None = None) -> tuple[int, int]:
-    """Heads of queries, and of keys and values."""
+    """Numbers of query heads and of key/value heads."""
     sizes = getattr(module, "sizes", None)
     if sizes is not None and not callable(sizes):
         return sizes.heads, sizes.groups
@@ -67,6 +67,6 @@ def is_weighing(module: Any) -> bool:
 
 
 def part_of(path: str) -> str:
-    """What a mixer inside a mixer is called: the rows and the columns of axial attention."""
+    """The name of a mixer inside a mixer, such as the rows and columns of axial attention."""
     _, found, rest = path.rpartition(".mixer.")
     return rest.replace(".", " ") if found else ""

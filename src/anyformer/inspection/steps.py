@@ -1,7 +1,7 @@
-"""Attention of one token in one head, a step at a time: from its query to what the head adds to the layer's output.
+"""Attention of one token in one head, step by step: from its query to the head's contribution to the layer's output.
 
-Every number is computed again from what went into the layer, by the definition that all kernels must meet
-(`core/attend.score_steps`), and the last one is compared with what the layer itself gave.
+Every number is recomputed from the layer's inputs by the reference of all kernels (`core/attend.score_steps`), and the
+result is compared with the layer's own output.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ SHOWN = 64  # keys shown at once
 class HeadSteps:
     """All steps of one query in one head. S keys, C channels of queries and keys, C' of values, D the width.
 
-    `total` is the sum of every head's `out` and the bias; `expected` is what the layer itself gave for this token.
+    `total` is the sum of all heads' `out` and the bias; `expected` is the layer's own output for this token.
     """
 
-    label: str  # which layer: "Layer 3"
+    label: str  # the layer, "Layer 3"
     head: int
     query: int
-    token: str  # the token that asks
-    keys: tuple[str, ...]  # the tokens that answer
-    x: Tensor | None  # (D,) what enters the layer for this token
+    token: str  # the query token
+    keys: tuple[str, ...]  # the key tokens
+    x: Tensor | None  # (D,) the layer's input for this token
     q: Tensor  # (C,)
     k: Tensor  # (S,C)
     v: Tensor  # (S,C')
-    beside: Tensor | None  # (S,C') what relative positions add to the values
+    beside: Tensor | None  # (S,C') relative positions' addition to the values
     scores: Tensor  # (S,) q.k
-    related: Tensor  # (S,) with what relative positions add to the products
+    related: Tensor  # (S,) with relative positions' addition to q.k
     scaled: Tensor  # (S,)
     capped: Tensor  # (S,)
     biased: Tensor  # (S,)
     visible: Tensor  # (S,) bool
     masked: Tensor  # (S,) -inf where not visible
     weights: Tensor  # (S,)
-    weighted: Tensor  # (S,C') each value, with what stands beside it, times its weight
+    weighted: Tensor  # (S,C') each value (plus `beside`) times its weight
     z: Tensor  # (C',) their sum
-    projection: Tensor | None  # (C',D) this head's rows of W_O; None where a layer has no output projection
-    out: Tensor  # (D,) z through them
-    others: Tensor  # (D,) what the other heads give
+    projection: Tensor | None  # (C',D) this head's rows of W_O; None without an output projection
+    out: Tensor  # (D,) z @ projection
+    others: Tensor  # (D,) the other heads' contributions
     bias: Tensor | None  # (D,) of the output projection
     total: Tensor  # (D,)
     expected: Tensor | None  # (D,)
     scale: float
     soft_cap: float | None
     crossed: bool  # keys and values come from another sequence, the memory
-    plain: bool  # attention without W_Q, W_K, W_V and W_O: a token is query, key and value at once
-    count_from: int = 0  # number of the first token and head where they are shown; slides count from 1
+    plain: bool  # attention without W_Q, W_K, W_V and W_O: query, key and value are the token itself
+    count_from: int = 0  # index of the first token and head when displayed; slides count from 1
 
     @property
     def gap(self) -> float | None:
-        """How far the recombined steps are from the layer's own output, relative to its largest number."""
+        """Largest difference of `total` from the layer's own output, relative to its largest value (at least 1)."""
         if self.expected is None:
             return None
         largest = max(1.0, float(self.expected.abs().max()))
@@ -103,8 +103,8 @@ def steps_of(capture: Capture, site: int, head: int, query: int) -> HeadSteps:
 
 
 def has_steps(module: nn.Module) -> bool:
-    """Whether a mixer has queries, keys and values, if only the tokens themselves."""
-    if isinstance(module, Weighing):  # weights by another rule than the softmax of q.k
+    """Whether a mixer has queries, keys and values, even if they are the tokens themselves."""
+    if isinstance(module, Weighing):  # weights not from a softmax of q.k
         return isinstance(module, PlainModule)
     return isinstance(module, AttentionModule | CrossModule)
 
@@ -115,7 +115,7 @@ def attention_steps(
     output: Tensor | None = None, label: str = "Attention", queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
 ) -> HeadSteps:  # fmt: skip
-    """The steps from what a layer's `prepare` gave; x and output (B,T,D) are what entered it and what it gave."""
+    """The steps from the result of a layer's `prepare`; x and output (B,T,D) are the layer's input and output."""
     heads, length, count = inputs.q.shape[1], inputs.q.shape[2], inputs.k.shape[2]
     check_choice("head", head, heads)
     check_choice("query", query, length)
@@ -161,7 +161,7 @@ def check_choice(name: str, value: int, count: int) -> None:
 
 
 def one_row(inputs: AttentionInputs, row: int) -> AttentionInputs:
-    """The batch's row that is looked at, as a batch of one on the CPU."""
+    """One row of the batch, as a batch of one on the CPU."""
     q, k, v, scores = inputs
     row = min(row, q.shape[0] - 1)
     at = slice(row, row + 1)
@@ -174,12 +174,12 @@ def one_row(inputs: AttentionInputs, row: int) -> AttentionInputs:
 
 
 def of_head(x: Tensor, head: int) -> Tensor:
-    """(1, H or 1, 1, S) at one head."""
+    """One head of (1, H or 1, 1, S)."""
     return x[0, head if x.shape[1] > 1 else 0, 0]
 
 
 def value_term(weights: Tensor, scores: Scores, at: slice) -> Tensor | None:
-    """The term of relative positions beside the values, for rows of weights (1,H,t,S) that all belong to one query."""
+    """Relative positions' addition to the values, for rows of weights (1,H,t,S) that all belong to one query."""
     if scores.relative is None or not scores.relative.needs_weights:
         return None
     assert scores.query_positions is not None and scores.key_positions is not None
@@ -188,16 +188,16 @@ def value_term(weights: Tensor, scores: Scores, at: slice) -> Tensor | None:
 
 
 def projection_of(layer: nn.Linear, head: int, channels: int, dtype: torch.dtype) -> Tensor:
-    """One head's rows of W_O, (C',D), so that z @ W_O is what the head gives."""
+    """One head's rows of W_O, (C',D)."""
     at = slice(head * channels, (head + 1) * channels)
     if is_plain_linear(layer):
         return layer.weight.detach()[:, at].T.cpu().to(dtype)
-    # An adapter or a quantised layer: what it makes of each channel alone is its weight, however it is kept.
+    # An adapter or a quantized layer: its output for unit vectors is its weight, however it is stored.
     return without_bias(layer, torch.eye(layer.in_features)[at], dtype)
 
 
 def without_bias(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(n,in) through a linear layer but for its bias, which is shown by itself: (n,out)."""
+    """(n,in) through a linear layer without its bias, which is shown separately: (n,out)."""
     if is_plain_linear(layer):
         return x @ layer.weight.detach().T.cpu().to(dtype)
     x = x.to(layer.weight)
@@ -205,12 +205,12 @@ def without_bias(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def label_at(labels: Sequence[str] | None, at: int, count: int) -> str:
-    """The token's text; its number where the keys are not the axis' tokens (mixtures of tokens, a cache)."""
+    """The token's text; its number if the keys are not the axis' tokens (mixtures of tokens, a KV cache)."""
     return labels[at] if labels is not None and len(labels) == count else f"#{at}"
 
 
 def shown_around(weights: Tensor, limit: int = SHOWN) -> tuple[int, int]:
-    """The first and last + 1 of at most `limit` neighbouring keys, around the one with the largest weight."""
+    """The half-open range of at most `limit` keys around the one with the largest weight."""
     count = len(weights)
     first = min(max(0, int(weights.argmax()) - limit // 2), max(0, count - limit))
     return first, min(count, first + limit)
@@ -219,8 +219,8 @@ def shown_around(weights: Tensor, limit: int = SHOWN) -> tuple[int, int]:
 def lecture_example() -> HeadSteps:
     """EPFL's worked example, W01: scores 102 and 99 with D_K = 3 give 58.9 and 57.2, and weights .85 and .15.
 
-    The slide gives the scores, not the vectors: these are vectors that have them. The numbers come from `score_steps`,
-    as those of a model do.
+    The slide gives only the scores: these vectors were chosen to have them. The numbers come from `score_steps`, as for
+    a model.
 
     >>> [round(float(x), 2) for x in lecture_example().weights]
     [0.85, 0.15]

@@ -14,13 +14,13 @@ from anyformer.terminal.words import visible
 if TYPE_CHECKING:
     from anyformer.inspection.steps import HeadSteps
 
-CHANNELS = 4  # of a vector, before the table would be too wide
+CHANNELS = 4  # shown of a vector, to bound the table's width
 LONGEST = 14  # of a token
 
 
 @dataclass(frozen=True)
 class StepColumn:
-    """One step of the table: its place in both lectures' numbering, and its numbers, one a key."""
+    """One step of the table: its number in both lectures, and one value per key."""
 
     name: str
     epfl: int
@@ -30,7 +30,7 @@ class StepColumn:
 
 
 def columns_of(steps: HeadSteps) -> list[StepColumn]:
-    """The steps that this layer has, in order; a step that changes nothing here is left out."""
+    """The steps of this layer, in order; steps that it does not have are left out."""
     how = f"/ sqrt({len(steps.q)})" if steps.root else f"x {figure(steps.scale)}"
     both = ("x", "x") if steps.plain else ("q", "k")
     columns = [StepColumn("scores", 2, 2, f"{both[0]}.{both[1]}", steps.scores)]
@@ -94,7 +94,7 @@ def quoted(token: str) -> str:
 
 
 def figure(number: float) -> str:
-    """Three significant digits, whole numbers as they are; hidden keys are -inf.
+    """Three significant digits, integers in full; masked keys are -inf.
 
     >>> figure(58.88972), figure(0.84967), figure(102.0), figure(0.0), figure(-math.inf), figure(0.00004)
     ('58.9', '0.850', '102', '0', '-inf', '4.0e-05')
@@ -108,13 +108,13 @@ def figure(number: float) -> str:
 
 
 def vector(numbers: Tensor) -> str:
-    """The first channels, and how many there are."""
+    """The first channels, and the total number."""
     shown = " ".join(f"{figure(float(x)):>8}" for x in numbers[:CHANNELS])
     return f"[{shown}]" if len(numbers) <= CHANNELS else f"[{shown} ...] ({len(numbers)})"
 
 
 def laid_out(rows: list[list[str]]) -> list[str]:
-    """Cells in columns: text to the left, numbers to the right."""
+    """Cells aligned in columns: text left, numbers right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

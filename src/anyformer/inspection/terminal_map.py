@@ -1,4 +1,4 @@
-"""An attention map in a terminal: the tokens that ask beside it, the tokens that answer above it."""
+"""An attention map in a terminal, with query tokens at the left and key tokens above."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NARROWEST = 24
 def draw_map(
     capture: CaptureBase, site: int, head: int, width: int | None = None, *, console: Console | None = None
 ) -> str:
-    """One head's weights as text, coloured where the console is a terminal with colours; NO_COLOR gives shades of grey.
+    """One head's attention map as text, coloured if the console supports it; NO_COLOR gives shades of grey.
 
-    Weights are drawn by their square root, so that small ones can be seen. Where the map is wider than `width`, a cell
-    stands for the largest weight of several tokens.
+    Weights are drawn on a square-root scale, so that small ones are visible. If the map is wider than `width`, it is
+    max-pooled.
     """
     console = Console() if console is None else console
     colour = console.color_system is not None and not console.no_color
@@ -43,7 +43,7 @@ def draw_map(
 def map_of(
     capture: CaptureBase, site: int, head: int, width: int, *, colour: bool = True, ascii_only: bool = False
 ) -> Text:
-    """The picture with its title and its scale."""
+    """The map with its title and scale."""
     place = capture.site(site)
     if not 0 <= head < place.heads:
         raise UserError(f"head {head} is out of range", where=place.label, fix=f"use 0 to {place.heads - 1}")
@@ -72,14 +72,14 @@ def map_of(
 
 
 def pool(weights: Tensor, step: int) -> Tensor:
-    """The largest of every step x step cells."""
+    """Max-pooling in step x step cells."""
     if step == 1:
         return weights
     return torch.nn.functional.max_pool2d(weights[None, None], step, ceil_mode=True)[0, 0]
 
 
 def packed_map(matrix: Tensor, rows: list[str], margin: int, *, colour: bool, ascii_only: bool) -> Text:
-    """One character a column: half blocks of two rows where there are colours, else one line a row."""
+    """One character per column: half blocks of two rows with colours, else one line per row."""
     out, values = Text(no_wrap=True), matrix.tolist()
     if not colour or ascii_only:
         lines = [f"{name[:LABEL]:>{margin}} " + "".join(grey(value, ascii_only) for value in line)

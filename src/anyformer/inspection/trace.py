@@ -1,8 +1,8 @@
-"""The generation trace: every token with its probability, its rank and what might have stood in its place.
+"""The generation trace: every token with its probability, its rank and its alternatives.
 
-Tokens are written greedily through the KV cache, then the finished text is read again in one pass: the numbers are
-those of that replay, and `Trace.error` says how far its log-probabilities are from those of the writing. A model that
-fills in masked words writes nothing; there each token is masked in turn and the model is asked for it (1910.14659).
+Tokens are generated greedily with the KV cache, then the whole text is replayed in one pass: the numbers are those of
+the replay, and `Trace.error` is the difference of its log-probabilities from those of the generation. For a masked
+language model each token is masked in turn and predicted (1910.14659).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from anyformer.generation.config import Generation
     from anyformer.inspection.capture import Capture
 
-MASKED = 128  # tokens that are masked one at a time: each is a pass of its own
+MASKED = 128  # most tokens masked one at a time: each needs its own pass
 
 
 @dataclass(frozen=True)
 class Trace:
-    """N tokens, the first `given` of which were there before; log-probabilities are natural logarithms.
+    """N tokens, the first `given` of which are the prompt; log-probabilities are natural logarithms.
 
-    A token that nothing predicts (the first of a text, a special one of BERT) is not `scored`: its numbers are nan.
+    A token without a prediction (the first of a text, a special one of BERT) is not `scored`: its numbers are nan.
     """
 
     kind: Literal["written", "masked"]
@@ -38,18 +38,18 @@ class Trace:
     given: int
     scored: Tensor  # (N,) bool
     logprobs: Tensor  # (N,)
-    ranks: Tensor  # (N,) 1 for the most probable, 0 where not scored
+    ranks: Tensor  # (N,) 1 for the most probable, 0 if not scored
     entropy: Tensor  # (N,) in nats
     top_ids: Tensor  # (N,K) best first
     top_logprobs: Tensor  # (N,K)
     partition: Tensor  # (N, temperatures): log sum over the vocabulary of p ** (1 / temperature)
-    milliseconds: Tensor  # (N,) of each written token; the first one's hold the reading of the prompt
-    error: float  # replayed against written log-probabilities, the largest difference; nan where none was written
-    reason: str | None  # why it stopped: eos or length; None where nothing was written
+    milliseconds: Tensor  # (N,) of each generated token; the first includes the prefill
+    error: float  # largest difference of replayed and generated log-probabilities; nan if nothing was generated
+    reason: str | None  # finish reason: eos or length; None if nothing was generated
 
 
 class GreedyText(NamedTuple):
-    """What one greedy decoding gives."""
+    """The result of greedy decoding."""
 
     ids: list[int]
     logprobs: list[float]
@@ -57,7 +57,7 @@ class GreedyText(NamedTuple):
     reason: str | None
 
 
-# ---------------------------------------------------------------- models that write
+# ---------------------------------------------------------------- causal language models
 
 
 def trace_text(
@@ -70,9 +70,9 @@ def trace_text(
     source: Any = None,
     source_mask: Tensor | None = None,
 ) -> Trace:
-    """The trace of a prompt and of at most `new` tokens written after it.
+    """The trace of a prompt and of at most `new` tokens generated after it.
 
-    Of an encoder-decoder the prompt is what the target begins with, and `source` what the encoder reads.
+    For an encoder-decoder the prompt is the start of the target, and `source` the encoder's input.
     """
     from anyformer.generation.runners.eager import eval_mode
 
@@ -80,7 +80,7 @@ def trace_text(
         written = write(network, prompt, new, settings, source, source_mask)
         ids = torch.tensor([*prompt, *written.ids])
         hidden = replay(network, ids, len(prompt), source, source_mask)  # (N,D)
-        first = len(prompt) if network_is_prefix(network) else 1  # tokens of a prefix have seen what follows them
+        first = len(prompt) if network_is_prefix(network) else 1  # tokens of a prefix attend to those after them
         found = score_tokens(network, hidden[first - 1 : -1], ids[first:], top)
     whole = {name: before(value, first) for name, value in found.items()}
     times = torch.full((len(ids),), torch.nan)
@@ -95,7 +95,7 @@ def trace_text(
 def write(
     network: Any, prompt: Sequence[int], new: int, settings: Generation | None, source: Any, source_mask: Tensor | None
 ) -> GreedyText:
-    """At most `new` tokens after the prompt, the most probable one at each step."""
+    """Generate at most `new` tokens after the prompt, greedily."""
     from anyformer.generation.config import Generation
     from anyformer.generation.decode import Decoding, check_settings, prefill
     from anyformer.generation.prompts import (
@@ -124,7 +124,7 @@ def write(
     began = time.perf_counter()
     decoding = Decoding(network, *prefill(network, inputs, chosen), inputs, chosen)
     for step in decoding:
-        tokens.append(int(step.tokens[0]))  # waits for the device
+        tokens.append(int(step.tokens[0]))  # syncs with the device
         logprobs.append(float(step.logprobs[0]))
         milliseconds.append(1000 * (time.perf_counter() - began))
         began = time.perf_counter()
@@ -132,7 +132,7 @@ def write(
 
 
 def greedy(settings: Generation, new: int) -> Generation:
-    """A folder's settings without sampling, beams, proposals and stop strings."""
+    """The generation settings without sampling, beams, draft tokens and stop strings."""
     return replace(
         settings, do_sample=False, num_beams=1, num_return_sequences=1, max_new_tokens=max(1, new), max_length=None,
         logprobs=0, prompt_lookup_num_tokens=None, stop_strings=(),
@@ -146,7 +146,7 @@ def network_is_prefix(network: Any) -> bool:
 
 
 def replay(network: Any, ids: Tensor, given: int, source: Any, source_mask: Tensor | None) -> Tensor:
-    """The hidden states (N,D) of a finished text, from one pass."""
+    """The hidden states (N,D) of a whole text, from one pass."""
     from anyformer.core.model import Seq2SeqModule
     from anyformer.generation.runners.eager import device_of
 
@@ -158,7 +158,7 @@ def replay(network: Any, ids: Tensor, given: int, source: Any, source_mask: Tens
     return hidden
 
 
-# ---------------------------------------------------------------- models that fill in
+# ---------------------------------------------------------------- masked language models
 
 
 def trace_masked(
@@ -170,9 +170,9 @@ def trace_masked(
     special: Sequence[int] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Trace:
-    """The trace of a text (T,) each of whose words is masked in turn; `special` ids are not asked for.
+    """The trace of a text (T,) by masking each token in turn, except `special` ids.
 
-    `options` are those of the network's own pass over the one row, such as segments.
+    `options` are further arguments of the network for the single row, such as segments.
     """
     from anyformer.generation.runners.eager import device_of, eval_mode
 
@@ -199,19 +199,19 @@ def trace_masked(
 
 
 def spread_rows(value: Any, rows: int) -> Any:
-    """One row's tensor for several rows."""
+    """A single row's tensor expanded to several rows."""
     if isinstance(value, Tensor) and value.dim() and value.shape[0] == 1:
         return value.expand(rows, *value.shape[1:])
     return value
 
 
 def before(value: Tensor, first: int) -> Tensor:
-    """Numbers of tokens from `first` on, with nan (0 for whole numbers) for those before."""
+    """Values from token `first` on, padded in front with nan (0 for integers)."""
     return torch.cat([empty(first, value), value])
 
 
 def scattered(value: Tensor, scored: Tensor) -> Tensor:
-    """Numbers of the scored tokens among nan for the others."""
+    """Values at the scored tokens, nan (0 for integers) at the others."""
     found = empty(len(scored), value)
     found[scored] = value
     return found
@@ -225,7 +225,7 @@ def empty(rows: int, like: Tensor) -> Tensor:
 
 
 def why_no_trace(capture: Capture) -> str | None:
-    """None where the model writes words or fills them in, else the reason as a sentence."""
+    """None for causal and masked language models, else the reason as a sentence."""
     from anyformer.core.model import ModelModule, Seq2SeqModule
     from anyformer.heads import LM, LMWithPair
 
@@ -246,7 +246,7 @@ def why_no_trace(capture: Capture) -> str | None:
 
 
 def writes(network: Any) -> bool:
-    """Whether it can be decoded token by token."""
+    """Whether the model can decode token by token."""
     from anyformer.generation.prompts import decoder_of
     from anyformer.heads import LM
 
@@ -261,10 +261,10 @@ def mask_id_of(capture: Capture) -> int | None:
 def trace_of(
     capture: Capture, *, new: int = 16, top: int = 50, prefix: Sequence[int] = (), branch: int | None = None
 ) -> Trace:
-    """The trace of what a capture read and of `new` tokens after it; of an encoder-decoder, of what it wrote.
+    """The trace of a capture's input and of `new` tokens after it; for an encoder-decoder, of its target.
 
-    `prefix` are tokens that follow what was read, or the target's start, and `branch` is one more, chosen instead of
-    what the model would have taken: it goes on from there.
+    `prefix` are tokens after the input, or after the target's start, and `branch` is one more token in place of the
+    model's own choice; generation continues from there.
     """
     reason = why_no_trace(capture)
     if reason is not None:
@@ -289,7 +289,7 @@ def trace_of(
     if added:
         return trace([ids[0], *added], new=new)
     own = trace(ids[:1], new=len(ids) - 1)
-    # Where that is another text, the target was given and is not what the model would have written.
+    # If that is another text, the target was given and differs from what the model generates.
     return own if own.ids.tolist() == ids else trace(ids, new=0)
 
 

@@ -1,7 +1,7 @@
-"""Whether the numbers shown are the model's: maps and lens against what the pass itself computed.
+"""Trust checks: do the recomputed maps and the lens agree with the recorded pass?
 
-A map is made from queries and keys after the pass, not by the kernel that ran. So each capture is measured: the rows of
-its maps, the maps times the values against what each mixer gave, and the lens of the last layer against the logits.
+A map is computed from queries and keys after the pass, not by the kernel that ran. So each capture is checked: the row
+sums of its maps, the maps times the values against each mixer's output, and the last layer's lens against the logits.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from anyformer.inspection.site import Site
     from anyformer.mixers.attention import AttentionInputs
 
-# Largest difference beside the largest value. Maps are made in float32 whatever the model computes in: what half
-# precision rounds on its way through the kernel and the output projection is left, three or four of its steps.
+# Largest difference relative to the largest value. Maps are computed in float32 whatever the model's dtype: what
+# remains is half precision's rounding in the kernel and the output projection, three or four units.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-ROW_SUM = 1e-5  # of weights in float32, in every precision of the model
-MOST_ROWS = 256  # queries of a site that are measured: the first and the last of a longer input
+ROW_SUM = 1e-5  # of weights in float32, for every dtype of the model
+MOST_ROWS = 256  # checked queries per site: the first and the last of a longer input
 
 
 @dataclass(frozen=True)
 class TrustCheck:
-    """One measurement: the largest difference found, and what is allowed."""
+    """One check: the largest difference, and its tolerance."""
 
     name: str
     value: float
@@ -44,7 +44,7 @@ class TrustCheck:
 
 @dataclass(frozen=True)
 class Trust:
-    """All measurements of a capture."""
+    """All checks of a capture."""
 
     checks: tuple[TrustCheck, ...]
 
@@ -53,7 +53,7 @@ class Trust:
         return all(check.ok for check in self.checks)
 
     def text(self) -> str:
-        """One line a measurement."""
+        """One line per check."""
         return "\n".join(
             f"{'ok ' if check.ok else 'no '} {check.name:<44}{check.value:>10.1e}  of {check.tolerance:.0e}"
             + (f"  {check.where}" if check.where else "")
@@ -63,7 +63,7 @@ class Trust:
 
 @torch.no_grad()
 def trust_of(capture: Capture) -> Trust:
-    """Measure a capture; what cannot be measured (a mixer without values, a network without a lens) is left out."""
+    """Check a capture; what cannot be checked (a mixer without values, a network without a lens) is left out."""
     tolerance = TOLERANCE.get(dtype_of(capture), 1e-5)
     sums, outputs = [], []
     for site in capture.sites:
@@ -83,7 +83,7 @@ def trust_of(capture: Capture) -> Trust:
 
 
 def dtype_of(capture: Capture) -> torch.dtype:
-    """What the model computes in."""
+    """The model's compute dtype."""
     return next((call.out.dtype for call in capture.found.mixers if call.out is not None), torch.float32)
 
 
@@ -102,13 +102,13 @@ def worst(name: str, found: list[tuple[float, str]], tolerance: float) -> TrustC
 
 
 def row_error(weights: Tensor) -> float:
-    """How far rows are from 1; a query that may see nothing has a row of zeros, which is as it should be."""
+    """Largest deviation of row sums from 1; rows of zeros, from fully masked queries, are valid."""
     total = weights.double().sum(-1)
     return float(torch.where(total == 0, 0.0, (total - 1).abs()).max())
 
 
 def output_error(capture: Capture, site: Site, given: AttentionInputs, weights: Tensor, rows: slice) -> float:
-    """Weights times values through the output projection, against what the mixer gave in the pass."""
+    """Error of weights times values through the output projection, against the mixer's recorded output."""
     module: Any = capture.found.mixers[site.index].module
     own = capture.fused(site.index)
     own = own[min(capture.row, len(own) - 1), rows]  # (t,D)
@@ -126,7 +126,7 @@ def output_error(capture: Capture, site: Site, given: AttentionInputs, weights: 
 
 
 def lens_error(capture: Capture) -> float:
-    """The head's answer to the last residual stream, against the logits of the pass."""
+    """Error of the head's logits from the last residual stream, against the recorded logits."""
     readout = readout_of(capture.model, capture.output.context)
     own = capture.output.logits
     made = readout.logits(capture.residuals(readout.stack)[-1])
@@ -134,6 +134,6 @@ def lens_error(capture: Capture) -> float:
 
 
 def relative_error(made: Tensor, own: Tensor) -> float:
-    """The largest difference, beside the largest value."""
+    """The largest difference relative to the largest value."""
     made, own = made.double(), own.double()
     return float((made - own).abs().max() / own.abs().max().clamp(min=1e-12))

@@ -1,4 +1,4 @@
-"""Which heads to remove when a share of all is to go: those that count least, as far as they can be removed."""
+"""Selection of heads for pruning: the least important ones that can be removed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from anyformer.mixers.cross import Cross
 
 
 def weakest_heads(importance: HeadImportance, model: nn.Module, share: float) -> list[HeadName]:
-    """The heads that count least, `share` of all or the nearest number below.
+    """The least important heads, at most the fraction `share` of all.
 
-    Every layer keeps a head, and heads that share keys and values go together, as `prune` asks.
+    Every layer keeps a head, and heads that share keys and values go together, as `prune` requires.
     """
     if not 0 < share < 1:
         raise UserError(f"a share of {share:g} is not between 0 and 1", where="heads", fix="use 0.25")
@@ -41,7 +41,7 @@ def weakest_heads(importance: HeadImportance, model: nn.Module, share: float) ->
 
 
 def removable(model: nn.Module) -> list[list[HeadName]]:
-    """Heads of attention, each by itself or with those that share its keys and values."""
+    """Attention heads in removable units: single heads, or groups that share keys and values."""
     found: list[list[HeadName]] = []
     for name, _, mixer in named_layers(model):
         part: Any = mixer

@@ -1,4 +1,4 @@
-"""Words and classes by their ids, as a page writes them, and what each step of a decoder writes."""
+"""Names of token and class ids for the page, and the output token of each decode step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def written_words(capture: Capture) -> Tokenizer | None:
-    """The tokenizer of what a model writes."""
+    """The tokenizer of a model's output text."""
     words = None if capture.predictor is None else capture.predictor.tokenizer
     return words.target if words is not None and isinstance(capture.model.spec, Seq2Seq) else words
 
 
 def words_of(capture: Capture, ids: Iterable[int]) -> list[Token]:
-    """The tokens of a text that a model writes; numbers where there is no tokenizer."""
+    """The tokens of a model's output text; numbers without a tokenizer."""
     return word_tokens(written_words(capture), list(ids))
 
 
 def names_of(capture: Capture, ids: Iterable[int], kind: str) -> dict[int, str]:
-    """What each id stands for, among words or classes."""
+    """The names of ids, for words or classes."""
     different = sorted(set(ids))
     if kind == "word":
-        words = written_words(capture)  # each by itself: neighbours here are no text
+        words = written_words(capture)  # decoded individually: these ids are not a text
         return {number: str(number) if words is None else word_token(words, number).text for number in different}
     if capture.predictor is None:
         return {number: f"class {number}" for number in different}
@@ -39,10 +39,10 @@ def names_of(capture: Capture, ids: Iterable[int], kind: str) -> dict[int, str]:
 
 
 def written_tokens(capture: Capture) -> tuple[Token, ...]:
-    """What each step of an encoder-decoder writes: the token after the one it reads, at the end the predicted one.
+    """The output token of each step of an encoder-decoder: the next token, at the end the predicted one.
 
-    The attention of a step serves that token, so that it names the rows of cross-attention. Empty where no text is
-    written.
+    A step attends in order to predict that token, so these label the rows of cross-attention. Empty if the model does
+    not generate text.
     """
     from anyformer.inspection.trace import writes
 
@@ -67,5 +67,5 @@ def written_tokens(capture: Capture) -> tuple[Token, ...]:
 
 
 def token_facts(token: Token) -> dict[str, Any]:
-    """A token for a page."""
+    """A token as JSON-compatible data."""
     return {"text": token.text, "kind": token.kind, "id": token.id, "note": token.note}

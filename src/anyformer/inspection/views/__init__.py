@@ -1,4 +1,4 @@
-"""The views of a capture: one module each, with a title, a sentence on how to read it, and answers to queries."""
+"""The views of a capture: one module each, with a title, a reading hint, and answers to queries."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NOTES = {
     "apart": "The two inputs have no token in common, so that no difference can be drawn: each map stands by itself.",
 }
 WINDOW = 128  # tokens drawn at once
-EXPORTED = 24  # heads whose maps travel in an exported page
+EXPORTED = 24  # heads whose maps are in an exported page
 
 
 def applies(capture: Capture) -> str | None:
@@ -62,7 +62,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         facts["queries"] = texts(capture.axes[site.queries], queries.first[cut])
         facts["keys"] = texts(capture.axes[site.keys], keys.first[cut])
         facts["query_places"], facts["key_places"] = list(queries.first[cut]), list(keys.first[cut])
-    if not facts["same"]:  # each with its own tokens, too
+    if not facts["same"]:  # also each map over its own tokens
         for name, one in (("first", capture), ("second", second)):
             own = one.sites[site.index]
             whole = slice(0, WINDOW)
@@ -73,7 +73,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def exported(capture: Capture) -> Iterable[Query]:
-    """The heads that moved most, and the first one, where the page starts."""
+    """The heads that differ most, and the first one, where the page starts."""
     if applies(capture) is not None:
         return []
     moved = [
@@ -86,7 +86,7 @@ def exported(capture: Capture) -> Iterable[Query]:
 
 
 def comparison(capture: Capture, number: int) -> Comparison:
-    """The comparison with one of the other captures; its head distances are worked out once."""
+    """The cached comparison with one of the other captures."""
     key = ("comparison", number)
     if key not in capture.kept:
         capture.keep(key, Comparison(capture, capture.others[number]))
@@ -95,7 +95,7 @@ def comparison(capture: Capture, number: int) -> Comparison:
 
 
 def names(first: Capture, second: Capture) -> list[dict[str, str]]:
-    """What tells the two apart: the model, the input, or both."""
+    """The model and the input of both captures."""
     return [{"model": one.title, "input": str(one.given.text)[:200]} for one in (first, second)]
 
 

@@ -1,4 +1,4 @@
-"""Cross-attention: which source tokens each target token looked at."""
+"""Cross-attention: which source tokens each target token attends to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTES = {
 }
 CLAIM = "bahdanau-alignment"
 TOUR = (4, "Cross-attention. Which part of the source each written word looks at.")
-WINDOW = 256  # target tokens in one answer
+WINDOW = 256  # target tokens per answer
 
 
 def applies(capture: Capture) -> str | None:
@@ -41,12 +41,12 @@ def applies(capture: Capture) -> str | None:
 
 
 def cross_sites(capture: Capture) -> list[Site]:
-    """The sites where one sequence looks at another."""
+    """The sites where one sequence attends to another."""
     return [site for site in capture.sites if site.kind == "cross" and draws(capture, site)]
 
 
 def draws(capture: Capture, site: Site) -> bool:
-    """Whether the mixer weighs source tokens; a recurrent decoder that is only reminded of its source does not."""
+    """Whether the mixer has weights over source tokens, unlike a recurrent decoder with a fixed context vector."""
     return isinstance(capture.found.mixers[site.index].module, ATTENDING)
 
 
@@ -85,13 +85,13 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def beam_facts(capture: Capture) -> list[dict[str, Any]]:
-    """The texts of the beams, for choosing one."""
+    """The texts and scores of the beams, for selection."""
     texts = [text_of(words_of(capture, beam.ids[0].tolist())) for beam in beams_of(capture)]
     return [{"text": text, "score": beam.score} for text, beam in zip(texts, beams_of(capture), strict=True)]
 
 
 def exported(capture: Capture) -> Iterable[Query]:
-    """The mean of each layer, and every head of the first where they are few."""
+    """The mean of each layer, and every head of the first layers if they are small."""
     sites = cross_sites(capture)
     found = [Query(), *(Query(site=site.index) for site in sites[:12])]
     if len(capture.axes[sites[0].queries]) * len(capture.axes[sites[0].keys]) * sites[0].heads <= 2**15:

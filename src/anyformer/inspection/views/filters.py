@@ -33,7 +33,7 @@ def applies(capture: Capture) -> str | None:
 
 
 def answer(capture: Capture, query: Query) -> ViewAnswer:
-    """`filters=components` of the model and of an untrained one, or `filters=raw`: the largest filters as they are."""
+    """`filters=components` of the model and of an untrained one, or `filters=raw`: the filters with largest norm."""
     filters = patch_filters(capture.model).float().cpu()
     show = query.choice("filters", "components", ("components", "raw"))
     count = query.integer("components", COUNT, 1, MOST)

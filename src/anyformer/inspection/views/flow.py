@@ -61,7 +61,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def summary_of(capture: Capture) -> Summary:
-    """The parts of the model, counted once a capture."""
+    """The cached summary of the model's parts."""
     key = ("flow",)
     if key not in capture.kept:
         capture.keep(key, measure(capture.model, capture.given.args, capture.given.options))
@@ -70,13 +70,13 @@ def summary_of(capture: Capture) -> Summary:
 
 
 def shares_of(summary: Summary) -> dict[str, dict[str, float]]:
-    """What each role has of the parameters and of the FLOPs of all blocks."""
+    """Each role's fraction of the parameters and of the FLOPs of all blocks."""
     roles = dict.fromkeys(part.role for part in summary.blocks())
     return {of: {role: summary.share(role, of=of) for role in roles} for of in ("parameters", "flops")}
 
 
 def groups_of(capture: Capture, summary: Summary) -> list[dict[str, Any]]:
-    """Runs of equal layers with their parts; a part outside of blocks is a group of its own."""
+    """Runs of equal layers with their parts; a part outside blocks is its own group."""
     calls = {(call.stack, call.layer): call for call in capture.found.blocks}
     found = []
     for run in summary.groups():
@@ -97,7 +97,7 @@ def part_facts(part: Part) -> dict[str, Any]:
 
 
 def block_facts(call: BlockCall) -> dict[str, Any]:
-    """What a diagram of the block needs: its branches in order, and the norms around each."""
+    """The facts for a diagram of the block: its branches in order, and the norms around each."""
     block, spec = call.module, call.module.spec
     branches = []
     for role, part, around in (("mixer", block.mixer, block.around_mixer), ("cross", block.cross, block.around_cross),
@@ -110,7 +110,7 @@ def block_facts(call: BlockCall) -> dict[str, Any]:
 
 
 def norm_facts(around: Residual) -> dict[str, Any]:
-    """Which norms stand before, inside and after a sum, and whether a learned factor scales its branch."""
+    """The norms before, inside and after a residual sum, and whether a learned factor scales its branch."""
     names = {at: norm_name(getattr(around, at)) for at in ("before", "inside", "after")}
     return names | {"scaled": around.scale is not None}
 
@@ -128,7 +128,7 @@ def can_differentiate(capture: Capture) -> bool:
 
 
 def derivatives(capture: Capture, site: int) -> dict[str, np.ndarray]:
-    """Which tokens a branch mixes: the size of the derivative of its output t by its input s, (T,S)."""
+    """Which tokens a branch mixes: the norm of the derivative of its output t by its input s, (T,S)."""
     chosen = capture.site(site)
     call = capture.found.mixers[chosen.index]
     x, context = call.given[0], call.given[1]
@@ -144,7 +144,7 @@ def derivatives(capture: Capture, site: int) -> dict[str, np.ndarray]:
 
 
 def before_feed(call: BlockCall) -> Tensor:
-    """The stream as the feed's branch leaves it: behind the mixer's sum and that of cross-attention."""
+    """The residual stream before the feed's branch: after the mixer and cross-attention."""
     block, x = call.module, call.before
     if block.spec.order == "parallel":
         return x
@@ -156,7 +156,7 @@ def before_feed(call: BlockCall) -> Tensor:
 
 
 def add_gates(capture: Capture, site: int, arrays: dict[str, np.ndarray]) -> list[str]:
-    """The gates of a recurrent layer over time; none where the selected layer has no gates."""
+    """Add the gates of a recurrent layer over time and return their names; empty for other layers."""
     if not isinstance(capture.found.mixers[capture.site(site).index].module, RecurrentModule):
         return []
     found = gates_of(capture, site)

@@ -1,4 +1,4 @@
-"""All heads at a glance: a small map each, and what each one does in numbers."""
+"""Overview of all heads: a thumbnail map and statistics for each."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOTES = {
     "sizes": "These heads have maps of different sizes: choose heads of one kind of layer.",
     "brush": "Drag over the bars, or move the ends, to see a part.",
 }
-SIDE = 128  # cells of a thumbnail to a side, at most
-MOST = 2**20  # bytes of all thumbnails: many are drawn small, and as many pixels are enough for them
+SIDE = 128  # most cells per side of a thumbnail
+MOST = 2**20  # bytes of all thumbnails: many are displayed small and need few pixels
 
 
 def applies(capture: Capture) -> str | None:
@@ -30,7 +30,7 @@ def applies(capture: Capture) -> str | None:
 
 
 def answer(capture: Capture, query: Query) -> ViewAnswer:
-    """Thumbnails of every head as one array of bytes, coded by the square root, and a row of statistics a head."""
+    """Thumbnails of every head as one array of bytes on a square-root scale, and statistics per head."""
     if ("heads",) not in capture.kept:
         capture.keep(("heads",), thumbnails(capture))
     pictures, entries, top = capture.kept["heads",]
@@ -43,7 +43,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def thumbnails(capture: Capture) -> tuple[np.ndarray, list[dict[str, Any]], float]:
-    """All maps, smaller where they are many, with where each site's begin and the weight that is the last colour."""
+    """All pooled maps, smaller if there are many, with the start of each site's maps and the largest weight."""
     sites = [site for site in capture.sites if site.kind != "other"]
     side = side_for(capture, SIDE)
     pooled = [overview(capture, site.index, side=side).max.numpy() for site in sites]
@@ -59,7 +59,7 @@ def thumbnails(capture: Capture) -> tuple[np.ndarray, list[dict[str, Any]], floa
 
 
 def side_for(capture: Capture, side: int) -> int:
-    """The largest side by which all thumbnails stay within their bound."""
+    """The largest side for which all thumbnails stay within MOST bytes."""
     while side > 16 and sum(cells_of(capture, site, side) for site in capture.sites) > MOST:
         side //= 2
     return side

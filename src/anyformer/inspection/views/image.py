@@ -1,4 +1,4 @@
-"""Attention over an image: where a token looks among the patches, for every head, on the true grid."""
+"""Attention over an image: a token's attention to the patches, for every head, on the patch grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READ = (
 CLAIM = "receptive-field"
 TOUR = (5, "The image. Where a patch, or the class token, looks.")
 PARTS = ("maps", "picture", "rows")
-MOST_ROWS = 2**20  # weights sent at once for moving over the patches: one byte each
+MOST_ROWS = 2**20  # most weights sent at once for hovering over patches: one byte each
 
 
 def applies(capture: Capture) -> str | None:
@@ -59,16 +59,16 @@ def exported(capture: Capture) -> Iterable[Query]:
     ]
 
 
-# ---------------------------------------------------------------- which layers look at patches
+# ---------------------------------------------------------------- layers that attend to patches
 
 
 def patch_sites(capture: Capture) -> list[Site]:
-    """The attentions whose keys are patches: of the image itself, or of a decoder that looks at it."""
+    """The attentions whose keys are patches: self-attention of an image, or cross-attention of a decoder."""
     return [site for site in capture.sites if site.kind != "other" and capture.axes[site.keys].grid is not None]
 
 
 def chosen_site(capture: Capture, index: int) -> Site:
-    """The selected layer where it looks at patches, else the nearest one that does."""
+    """The selected layer if it attends to patches, else the nearest one that does."""
     return min(patch_sites(capture), key=lambda site: abs(site.index - index))
 
 
@@ -89,7 +89,7 @@ def picture(capture: Capture) -> ViewAnswer:
 
 
 def maps_of_token(capture: Capture, query: Query) -> ViewAnswer:
-    """The row of one token, for every head: weights on the patches and on all other tokens."""
+    """One token's weights on the patches and on all other tokens, for every head."""
     site = chosen_site(capture, query.site)
     queries, axis = capture.axes[site.queries], capture.axes[site.keys]
     token = min(query.query, len(queries) - 1)
@@ -104,7 +104,7 @@ def maps_of_token(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def rows_of_head(capture: Capture, query: Query) -> ViewAnswer:
-    """Where every token looks, for one head: one byte a weight, 255 is the row's largest on a patch."""
+    """All rows of one head's map: one byte per weight, 255 is the row's largest on a patch."""
     site = chosen_site(capture, query.site)
     axis = capture.axes[site.keys]
     first, last, _ = place_of(axis)
@@ -117,11 +117,11 @@ def rows_of_head(capture: Capture, query: Query) -> ViewAnswer:
     )
 
 
-# ---------------------------------------------------------------- places of convolutional maps
+# ---------------------------------------------------------------- positions of convolutional feature maps
 
 
 def places(capture: Capture, query: Query) -> ViewAnswer:
-    """What a visual token is made of, or where one place of a map looks."""
+    """The spatial attention of visual tokens, or attention between positions of a feature map."""
     rounds = token_maps(capture)
     if rounds is not None:
         at = query.integer("round", len(rounds), 1, len(rounds))

@@ -1,4 +1,4 @@
-"""The logit lens: the model's answer after each layer."""
+"""The logit lens: the model's predictions after each layer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTES = {
 }
 TOUR = (7, "The lens. What the model would answer after each layer.")
 TOP = 10
-WINDOW = 64  # positions in one answer
+WINDOW = 64  # positions per answer
 WHOLE = ("ids", "ranks")
 
 
@@ -53,13 +53,13 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def exported(capture: Capture) -> Iterable[Query]:
-    """With the final norm and, where there is one, without it."""
+    """With the final norm and, if there is one, also without it."""
     both = readout_of(capture.model, None).norm is not None
     return [Query(), Query(options={"norm": "0"})] if both else [Query()]
 
 
 def answered_tokens(capture: Capture) -> list[Token]:
-    """The tokens that have an answer each; one for all, where the head pools them."""
+    """The tokens with a prediction each; a single one for a pooled head."""
     if capture.output.logits.dim() < 3:
         return [Token("whole input", "token")]
     return list(capture.axes[readout_of(capture.model, None).stack].tokens)

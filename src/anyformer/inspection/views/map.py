@@ -1,4 +1,4 @@
-"""The attention map of one head: weights, the scores before the softmax, or weights times the length of the values."""
+"""The attention map of one head: weights, scores before the softmax, or weights times the norms of the values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTES = {
     "zoom": "Keys + − 0, two fingers, or the wheel on the focused map.",
 }
 SHOWN = ("weights", "scores", "values")
-AXES = 1024  # tokens up to which a map's numbers are made for the whole of a side at once
+AXES = 1024  # tokens up to which a whole map is computed at once
 EXPORTED_BYTES = 800_000  # of maps in an exported page, before compression
 
 
@@ -37,7 +37,7 @@ def applies(capture: Capture) -> str | None:
 
 
 def answer(capture: Capture, query: Query) -> ViewAnswer:
-    """The map, or a window of it beside a pooled overview where a side has more than 256 tokens."""
+    """The map, or a window of it with a pooled overview if a side has more than 256 tokens."""
     site = capture.site(query.site)
     show = query.choice("show", "weights", SHOWN)
     over = query.choice("over", "head", ("head", "mean"))
@@ -66,7 +66,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def strongest(capture: Capture, site: int, head: int | None, query: int) -> dict[str, Any]:
-    """The keys of a whole row that get most, inside the window or not, and what all others have together."""
+    """The strongest keys of a whole row, inside the window or not, and the total weight of all others."""
     rows = capture.weights(site, rows=slice(query, query + 1))[:, 0]  # (H,S)
     row = rows.mean(0) if head is None else rows[head]
     best = row.topk(min(STRONGEST, len(row)))
@@ -75,7 +75,7 @@ def strongest(capture: Capture, site: int, head: int | None, query: int) -> dict
 
 
 def centred(place: int, length: int) -> int:
-    """Where a window begins that holds a token: in steps, so that it stands still while the cell moves within it."""
+    """The start of the window around a token, quantized so that it stays while the cell moves within it."""
     step = SIDE // 2
     return max(0, min((place - step // 2) // step * step, length - SIDE))
 
@@ -88,7 +88,7 @@ def kept_overview(capture: Capture, site: int) -> Any:
 
 
 def window(capture: Capture, site: int, head: int | None, show: str, rows: slice, columns: slice) -> Tensor:
-    """The numbers (t,s) of a window, nan where a query may not look; of all heads their mean."""
+    """The values (t,s) of a window, nan where masked; for all heads their mean."""
     found = []
     for run in row_runs(capture, site, rows):
         block = {"weights": weight_rows, "scores": score_rows, "values": value_rows}[show](
@@ -99,16 +99,16 @@ def window(capture: Capture, site: int, head: int | None, show: str, rows: slice
 
 
 def weight_rows(capture: Capture, site: int, rows: slice) -> Tensor:
-    """Weights (H,t,S); nan where the mask hides a key, which is not the same as a weight of 0."""
+    """Weights (H,t,S), nan where masked, to distinguish that from a weight of 0."""
     whole = len(capture.axes[capture.sites[site].queries]) <= AXES
-    # A whole map is kept by the capture: its heads, and this view's rows, are then parts of one result.
+    # The capture caches a whole map: other heads and rows of this view are then slices of it.
     weights = capture.weights(site)[:, rows] if whole else capture.weights(site, rows=rows)
     seen = visible_rows(capture, site, rows)
     return weights if seen is None else weights.masked_fill(~seen, torch.nan)
 
 
 def score_rows(capture: Capture, site: int, rows: slice) -> Tensor:
-    """The numbers that enter the softmax, (H,t,S)."""
+    """The inputs of the softmax, (H,t,S), nan where masked."""
     p = capture.inputs_of(site)
     assert p is not None
     with torch.no_grad():
@@ -118,7 +118,7 @@ def score_rows(capture: Capture, site: int, rows: slice) -> Tensor:
 
 
 def value_rows(capture: Capture, site: int, rows: slice) -> Tensor:
-    """Weights times the length of what they multiply, |w v|, (H,t,S): a key of short value adds little."""
+    """Weights times the norm of the values, |w v|, (H,t,S): a key with a short value vector adds little."""
     p = capture.inputs_of(site)
     assert p is not None
     weights = weight_rows(capture, site, rows)
@@ -127,7 +127,7 @@ def value_rows(capture: Capture, site: int, rows: slice) -> Tensor:
 
 
 def visible_rows(capture: Capture, site: int, rows: slice) -> Tensor | None:
-    """Which keys the queries may look at, bool, broadcasts to (H,t,S); None for all."""
+    """The mask of visible keys, bool, broadcasts to (H,t,S); None for all."""
     p = capture.inputs_of(site)
     if p is None:
         return None
@@ -136,7 +136,7 @@ def visible_rows(capture: Capture, site: int, rows: slice) -> Tensor | None:
 
 
 def exported(capture: Capture) -> Iterator[Query]:
-    """Every head of every site while they are few bytes, the first heads of all sites before the second ones."""
+    """Every head of every site up to the size limit, the first heads of all sites before the second ones."""
     shapes = [map_shape(capture, site.index) for site in capture.sites]
     taken = 0
     for head in range(max((heads for heads, _, _ in shapes), default=0)):

@@ -1,4 +1,4 @@
-"""Positions: what tells one place of a sequence from another, as maps and curves, and what happens without it."""
+"""Positions: the position encodings as maps and curves, and the effect of removing them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NOTES = {
     "shuffle": "Without positions and without a mask, shuffled tokens give the same answers in shuffled order "
     "(permutation equivariance).",
 }
-CHANNELS = 128  # of a map of vectors that travel: more would be finer than a screen
-SHUFFLED = 64  # tokens up to which an exported page holds a shuffle
+CHANNELS = 128  # most channels sent of a table of vectors: more would exceed a screen's resolution
+SHUFFLED = 64  # most tokens for a shuffle in an exported page
 
 
 def applies(capture: Capture) -> str | None:
@@ -60,14 +60,14 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def exported(capture: Capture) -> Iterable[Query]:
-    """Each kind once, and one shuffle of few tokens: its answer has the tables of the model's own kind once more."""
+    """Each kind once, and a shuffle if there are few tokens: its answer repeats the tables of the model's kind."""
     found = [Query(), *(Query(options={"scheme": one.kind}) for one in position_kinds(capture.model)[1:])]
     many = max(map(len, capture.axes.values()), default=0) > SHUFFLED
     return found if many or why_not_shuffled(capture) else [*found, Query(options={"shuffle": "1"})]
 
 
 def cut(name: str, array: np.ndarray) -> np.ndarray:
-    """Of tables of vectors the first channels; every other array as it is."""
+    """The first channels of tables of vectors; other arrays unchanged."""
     return array[:, :CHANNELS] if name in ("table", "keys", "values") else array
 
 
@@ -75,7 +75,7 @@ def cut(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def shuffled_stack(capture: Capture) -> str:
-    """The stack whose tokens are shuffled: of an encoder-decoder the encoder's."""
+    """The stack whose tokens are shuffled: for an encoder-decoder the encoder."""
     return "" if isinstance(capture.model, ModelModule) else "encoder"
 
 
@@ -93,7 +93,7 @@ def why_not_shuffled(capture: Capture) -> str | None:
 
 
 def shuffle_target(capture: Capture) -> tuple[Any, tuple[Any, ...]]:
-    """The network and its inputs, of an encoder-decoder those of the encoder."""
+    """The network and its inputs; for an encoder-decoder those of the encoder."""
     args = capture.given.args
     if isinstance(capture.model, ModelModule):
         return capture.model, args
@@ -102,7 +102,7 @@ def shuffle_target(capture: Capture) -> tuple[Any, tuple[Any, ...]]:
 
 
 def shuffled(capture: Capture, seed: int) -> tuple[dict[str, Any], np.ndarray]:
-    """How far answers are from moving with the tokens, by token, and in words for the page."""
+    """The equivariance error per token, and facts for the page."""
     model, given = shuffle_target(capture)
     try:
         found = shuffle_tokens(model, given, seed=seed)

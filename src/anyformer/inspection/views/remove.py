@@ -1,4 +1,4 @@
-"""Remove: what the answer becomes without a head, an edge or a token, beside the attention that was paid to it."""
+"""Remove: the prediction without a head, an edge or a token, beside the attention weights."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ TOUR = (8, "Remove. Attention shows where information was read, not why: take a 
 NOTES = {
     "grouped": " Heads that share keys and values can be pruned in whole groups, or evenly.",
 }
-SHOWN = 5  # answers beside each other
-EXPORTED = 48  # heads up to which an exported page holds what each is worth: one pass a head
-EXPORTED_CELLS = 16  # heads up to which it holds more about each: six passes a head
+SHOWN = 5  # answers compared
+EXPORTED = 48  # most heads for the effect of each in an exported page: one pass per head
+EXPORTED_CELLS = 16  # most heads for details of each: six passes per head
 
 
 def applies(capture: Capture) -> str | None:
@@ -72,7 +72,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def removed(answer: FollowedAnswer, removal: Any) -> dict[str, Any]:
-    """The best answers before and after everything that is chosen is removed."""
+    """The top answers before and after the removal of all selected parts."""
     before, after = answer.values(answer.logits), answer.without(removal)
     best = list(dict.fromkeys([*before.topk(min(SHOWN, len(before))).indices.tolist(), int(after.argmax())]))
     rows = []
@@ -86,7 +86,7 @@ def removed(answer: FollowedAnswer, removal: Any) -> dict[str, Any]:
 
 
 def every(capture: Capture) -> ViewAnswer:
-    """What each head is worth to the answer, one pass a head; made once."""
+    """The effect of ablating each head on the answer, one pass per head; cached."""
     if ("every head",) not in capture.kept:
         answer = FollowedAnswer(capture)
         sites, change, weight = every_head_in_turn(answer)
@@ -100,7 +100,7 @@ def every(capture: Capture) -> ViewAnswer:
 
 
 def check_cell(capture: Capture, site: int, head: int, query: int, key: int) -> tuple[int, int, int, int]:
-    """Refuse a cell that the map does not have."""
+    """Raise an error for a cell outside the map."""
     at = capture.site(site)
     limits = (len(capture.sites), at.heads, len(capture.axes[at.queries]), len(capture.axes[at.keys]))
     for name, value, limit in zip(("site", "head", "query", "key"), (site, head, query, key), limits, strict=True):
@@ -110,7 +110,7 @@ def check_cell(capture: Capture, site: int, head: int, query: int, key: int) -> 
 
 
 def exported(capture: Capture) -> Iterator[Query]:
-    """Where heads are few, every one in turn, and each for the cell that the page opens with."""
+    """If heads are few, the ablation of each, and its details for the cell at which the page opens."""
     from anyformer.inspection.manifest import start_of
 
     heads = [(site.index, head) for site in capture.sites for head in range(removable_heads(capture, site))]

@@ -1,4 +1,4 @@
-"""Attention through all layers as one map, with gradient times attention beside it."""
+"""Attention rollout through all layers, with gradient times attention beside it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     stacks = stacks_of(capture)
     stack = query.choice("side", chosen_stack(capture, ""), stacks)
     most = deepest(capture, stack)
-    depth = min(query.integer("depth", most, 0, 10_000), most)  # another side may have fewer layers
+    depth = min(query.integer("depth", most, 0, 10_000), most)  # another stack may have fewer layers
     target = query.choice("towards", default_target(capture), ("token", "mean"))
     rows_axis = output_axis(capture, stack, depth)
     count = len(capture.axes[rows_axis])
@@ -82,7 +82,7 @@ def add_relevance(
     capture: Capture, query: Query, stack: str, depth: int, token: int | None, rows: list[int] | None,
     arrays: dict[str, np.ndarray],
 ) -> dict[str, Any]:  # fmt: skip
-    """Gradient times attention for one answer, beside the rollout; or why there is none."""
+    """Add gradient times attention for one answer, or return why there is none."""
     why = why_not(capture)
     if why is None and stack == "cross" and not depth:
         why = "no layer has looked at the source yet"
@@ -91,7 +91,7 @@ def add_relevance(
     by_token = capture.output.logits.dim() == 3
     answers_here = by_token and stack in ("", "decoder", "cross") and token is not None
     at = token if answers_here else None
-    # Passages that begin with the same token are one choice here.
+    # Answer spans with the same start token are one entry here.
     by_id: dict[int, PossibleAnswer] = {}
     for choice in capture.prediction(at=at, top=10):
         by_id.setdefault(choice.id, choice)
@@ -109,24 +109,24 @@ def add_relevance(
 
 
 def traced_token(query: Query, count: int, *, of_its_own: bool) -> int:
-    """The selected query; of several stacks an own choice, as the selected layer may have other tokens."""
+    """The selected query; with several stacks a separate selection, as the selected layer may have other tokens."""
     chosen = query.integer("trace", count - 1, 0, 2**31) if of_its_own else query.query
     return min(chosen, count - 1)
 
 
 def one_row(found: Tensor | None, length: int) -> np.ndarray:
-    """The chosen token's row, or the mean over all tokens."""
+    """The selected token's row, or the mean over all tokens."""
     return np.zeros(length, np.float32) if found is None else found.mean(0).float().numpy()
 
 
 def default_target(capture: Capture) -> str:
-    """What the head reads: one token, or the mean of all."""
+    """What the head pools: one token, or the mean of all."""
     spec = getattr(capture.model, "spec", None)
     return "mean" if getattr(getattr(spec, "head", None), "pool", None) == "mean" else "token"
 
 
 def deepest(capture: Capture, stack: str) -> int:
-    """Layers that can be rolled out: up to the first that has no weights."""
+    """Number of layers that can be rolled out: up to the first without attention weights."""
     within = "decoder" if stack == "cross" else stack
     others = [site.layer for site in capture.sites if site.stack == within and site.kind == "other"]
     most = min(others, default=depth_of(capture, stack))
@@ -136,7 +136,7 @@ def deepest(capture: Capture, stack: str) -> int:
 
 
 def exported(capture: Capture) -> Iterable[Query]:
-    """Every depth for the token that a page opens with; for a short text or table, every token at full depth."""
+    """Every depth for the token selected at start; for a short text or table, every token at full depth."""
     from anyformer.inspection.manifest import start_of
 
     start, stack = start_of(capture), chosen_stack(capture, "")

@@ -1,4 +1,4 @@
-"""Attention step by step: one token's row of the map as a spreadsheet whose later steps follow from the earlier."""
+"""Attention step by step: one row of the map as a spreadsheet in which changes propagate to later steps."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ NOTES = {
     "shows no vectors; these have those products.",
 }
 
-MOST = 2**18  # numbers of keys and values sent at once: above, only those of the keys shown
+MOST = 2**18  # elements of keys and values sent at once: above, only those of the shown keys
 EXPORTED = 400_000  # bytes of steps in an exported page
-PROJECTION = 2**14  # numbers of W_O that an exported page may hold for a head
+PROJECTION = 2**14  # elements of W_O per head in an exported page
 
 
 def applies(capture: Capture) -> str | None:
-    """Some layer must have queries, keys and values."""
+    """Applies if some layer has queries, keys and values."""
     if any(has_steps(call.module) for call in capture.found.mixers):
         return None
     return "No layer of this model weighs values by queries and keys."
 
 
 def answer(capture: Capture, query: Query) -> ViewAnswer:
-    """The steps of one token in one head; with `part=projection` that head's part of W_O alone."""
+    """The steps of one token in one head; with `part=projection` only that head's rows of W_O."""
     if query.choice("example", "none", ("none", "lecture")) == "lecture":
         return answer_of(lecture_example(), example=True)
     if query.choice("part", "steps", ("steps", "projection")) == "projection":
         return projection(capture, query)
     steps = steps_of(capture, query.site, query.head, query.query)
-    if not is_partial(steps):  # then the page has every key, and turns its pages by itself
+    if not is_partial(steps):  # then the page has every key and paginates by itself
         return answer_of(steps)
     start, _ = shown_around(steps.weights)
     return answer_of(steps, query.integer("from", start, 0, len(steps.keys) - 1))
 
 
 def projection(capture: Capture, query: Query) -> ViewAnswer:
-    """One head's rows of W_O, which the page asks for when a change must go through them."""
+    """One head's rows of W_O, requested by the page when a change must be projected."""
     steps = steps_of(capture, query.site, query.head, 0)
     if steps.projection is None:
         raise UserError("this layer has no output projection", where=steps.label, fix="ask for its steps")
@@ -61,12 +61,12 @@ def projection(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def is_partial(steps: HeadSteps) -> bool:
-    """Whether there are so many keys that only the vectors of those shown travel."""
+    """Whether there are so many keys that only the vectors of the shown ones are sent."""
     return len(steps.keys) * (steps.k.shape[1] + steps.v.shape[1]) > MOST
 
 
 def answer_of(steps: HeadSteps, first: int | None = None, *, example: bool = False) -> ViewAnswer:
-    """Every number of the table, and where its page of keys begins: around the largest weight if not given."""
+    """Every number of the table, with the range of shown keys: by default around the largest weight."""
     partial = is_partial(steps)
     start, stop = shown_around(steps.weights)
     if first is not None:
@@ -98,12 +98,12 @@ def floats(x: Tensor) -> np.ndarray:
 
 
 def finite_difference(a: Tensor, b: Tensor) -> Tensor:
-    """a - b, where a rule of the caller's own may have written -inf into a."""
+    """a - b, -inf where a is -inf (from a user-given mask)."""
     return (a - b).masked_fill(a.isneginf(), float("-inf"))
 
 
 def exported(capture: Capture) -> Iterator[Query]:
-    """The lecture's example, then tokens and heads as long as they fit, the last tokens first: they see the most."""
+    """The lecture's example, then tokens and heads as far as they fit, last tokens first: they see the most keys."""
     yield Query(options={"example": "lecture"})
     room = EXPORTED
     sites = [site for site in capture.sites if has_steps(capture.found.mixers[site.index].module)]

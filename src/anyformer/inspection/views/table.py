@@ -1,5 +1,5 @@
-"""A table's columns: where the class token looks, how columns look at each other, what a shuffled column costs, and
-what an empty cell changes. The last two need no attention."""
+"""A table's columns: attention of the class token, attention between columns, permutation importance, and the effect
+of empty cells. The last two need no attention."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ NOTES = {
     "a bias, or the vector of its category plus a bias.",
 }
 REPEATS = 3
-MOST_ROWS = 1_000  # of a shuffled column: enough for ranks
-MOST_CELLS = 200_000  # rows times columns times repeats that are answered while a page waits
+MOST_ROWS = 1_000  # rows for permutation importance: enough for ranks
+MOST_CELLS = 200_000  # most rows times columns times repeats computed while a page waits
 EXPORTED_ROWS = 4
 FOUND: WeakKeyDictionary[Capture, Importance | str] = WeakKeyDictionary()  # each takes seconds
 
@@ -50,7 +50,7 @@ def applies(capture: Capture) -> str | None:
 
 
 def why_no_attention(capture: Capture) -> str | None:
-    """Why there is no attention that could order the columns, if so."""
+    """Why there is no attention that could rank the columns, or None."""
     lead, columns = column_tokens(capture) if capture.axes else (None, [])
     if not columns:
         return "This model does not read a table, one token a column."
@@ -65,7 +65,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     found = feature_attention(capture) if why_no_attention(capture) is None else None
     names = table_columns(capture) if found is None else found.names
     count = rows_of(capture)
-    row = query.integer("row", 0, 0, count)  # 0 is all of them, as people count from 1
+    row = query.integer("row", 0, 0, count)  # counted from 1; 0 is all of them
     chosen = (0 if count == 1 else None) if row == 0 else row - 1
     given = given_row(capture, chosen)
     facts: dict[str, Any] = {
@@ -102,7 +102,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 def add_attention(
     capture: Capture, found: FeatureAttention, chosen: int | None, facts: dict[str, Any], arrays: dict[str, np.ndarray]
 ) -> None:
-    """What the class token and the columns read of each other, of one row or the mean of all."""
+    """Add the attention of class token and columns, for one row or the mean of all."""
     shown = found.from_class if chosen is None else found.from_class[chosen : chosen + 1]
     itself = float(found.itself.mean() if chosen is None else found.itself[chosen])
     facts |= {"layers": list(found.layers), "note": RANKS_ONLY, "itself": itself,
@@ -114,13 +114,13 @@ def add_attention(
 
 
 def ordered_by(names: Sequence[str], known: Sequence[str], values: np.ndarray) -> np.ndarray:
-    """Values in the order of the names, nan where a column has none."""
+    """Values in the order of the names, nan for missing columns."""
     by_name = dict(zip(known, values.tolist(), strict=True))
     return np.array([by_name.get(name, np.nan) for name in names], np.float32)
 
 
 def agreement(attention: np.ndarray, drops: np.ndarray) -> str:
-    """How alike the two orders of the columns are, as a sentence."""
+    """The rank correlation of the two orders of columns, as a sentence."""
     both = np.isfinite(drops)
     found = rank_correlation(attention[both], drops[both]) if int(both.sum()) > 1 else None
     if found is None:
@@ -130,7 +130,7 @@ def agreement(attention: np.ndarray, drops: np.ndarray) -> str:
 
 
 def rows_of(capture: Capture) -> int:
-    """Rows that were given."""
+    """The number of input rows."""
     given = capture.inputs
     if capture.found.mixers:
         return len(capture.found.mixers[0].given[0])
@@ -138,7 +138,7 @@ def rows_of(capture: Capture) -> int:
 
 
 def given_row(capture: Capture, row: int | None) -> Mapping[str, Any]:
-    """One row's cells, where rows were given; those of a file are not kept."""
+    """One row's cells, if the input is rows; those of a file are not kept."""
     given = capture.inputs
     rows = [given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
     found = rows[row] if row is not None and row < len(rows) else {}
@@ -152,7 +152,7 @@ def exported(capture: Capture) -> Iterable[Query]:
 
 
 def group_names(capture: Capture, names: Sequence[str]) -> list[str]:
-    """Whether each column holds numbers or categories: as the trained model says, else by the places of the tokens."""
+    """Whether each column is numeric or categorical: from the trained model, else by token position."""
     kept = None if capture.predictor is None else capture.predictor.preprocess
     known = {} if kept is None else {column.name: column.is_number for column in kept.columns or ()}
     module = table_module(capture)
@@ -161,7 +161,7 @@ def group_names(capture: Capture, names: Sequence[str]) -> list[str]:
 
 
 def values_of(capture: Capture, names: Sequence[str], row: int | None) -> list[str]:
-    """What stands in the columns of one row, as the given row says it, else as the model sees it."""
+    """The cell values of one row: from the given row, else as the model sees them."""
     if row is None:
         return [""] * len(names)
     known = given_row(capture, row)
@@ -171,14 +171,14 @@ def values_of(capture: Capture, names: Sequence[str], row: int | None) -> list[s
 
 
 def token_lengths(capture: Capture, row: int | None) -> np.ndarray:
-    """(F,): the length of each column's token x_j W_j + b_j, of one row or the mean of all."""
+    """The norm (F,) of each column's token x_j W_j + b_j, for one row or the mean of all."""
     _, columns = column_tokens(capture)
     lengths = capture.residuals(capture.stacks[0])[0][:, columns].float().norm(dim=-1)  # (R,F)
     return np.asarray((lengths.mean(0) if row is None else lengths[row]).cpu().numpy())
 
 
 def permutation_of(capture: Capture) -> Importance | str:
-    """Permutation importance over the rows that were given, or a sentence on why there is none."""
+    """Permutation importance over the input rows, cached, or a sentence on why there is none."""
     if capture not in FOUND:
         FOUND[capture] = try_permutation(capture)
     return FOUND[capture]

@@ -1,4 +1,4 @@
-"""The generation trace: what was written, how sure each token was, and what might have stood there."""
+"""The generation trace: the tokens, their probabilities, and their alternatives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def ids_in(query: Query, name: str) -> list[int]:
-    """Token ids with commas between."""
+    """Comma-separated token ids."""
     given = query.options.get(name, "")
     parts = given.split(",") if given else []
     if len(parts) > 256 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
@@ -70,7 +70,7 @@ def branch_in(query: Query) -> int | None:
 
 
 def first_step(capture: Capture, found: Trace) -> int:
-    """The index of the first token that can be replaced: what was read stays."""
+    """The index of the first token that can be replaced; the prompt cannot."""
     if not writes(capture.model):
         return len(found.ids)
     ids = capture.token_ids("decoder" if capture.modality == "pair" else "") or []
@@ -78,7 +78,7 @@ def first_step(capture: Capture, found: Trace) -> int:
 
 
 def tolerance(capture: Capture) -> float:
-    """How far a text read again may be from its writing: other kernels round otherwise."""
+    """Tolerance of replay against generation: different kernels round differently."""
     return 1e-3 if capture.output.logits.dtype.itemsize >= 4 else 0.1
 
 

@@ -1,4 +1,4 @@
-"""Training: one input through every checkpoint of a run, beside the loss; a run that still trains is followed."""
+"""Training: one input in every checkpoint of a run, beside the loss; a running training is followed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTES = {
     "none": "This number has no meaning in this layer.",
 }
 POINTS = 400  # of a curve
-TOP = 3  # answers of each checkpoint
+TOP = 3  # predictions of each checkpoint
 
 
 def applies(capture: Capture) -> str | None:
@@ -44,7 +44,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     series = capture.checkpoints
     if series is None:
         raise UserError("this model does not come from a run", where="training", fix="open the folder of a run")
-    query.integer("seen", 0, 0, 2**53)  # a page that saw a new checkpoint asks again by its step
+    query.integer("seen", 0, 0, 2**53)  # part of the cache key: a page that saw a new checkpoint asks again
     looks, past = series.read(), history(series.folder)
     steps = [found.step for found in looks]
     facts: dict[str, Any] = {
@@ -57,7 +57,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         ],
         "curves": curves(past), "probes": probe_curves(past),
     }  # fmt: skip
-    if not capture.sites:  # no layer mixes tokens: the run is there, and no head to follow
+    if not capture.sites:  # no layer mixes tokens: only the loss is shown
         return ViewAnswer(facts)
     site = capture.site(query.site)
     head = min(query.head, site.heads - 1)
@@ -72,7 +72,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def statistics(looks: list[CheckpointLook], site: int, heads: int) -> np.ndarray:
-    """(checkpoints, heads, statistics); nan where a number has no meaning."""
+    """Statistics (checkpoints, heads, statistics); nan where undefined."""
     out = np.full((len(looks), heads, len(STATISTICS)), np.nan, np.float32)
     for number, found in enumerate(looks):
         for row in found.heads:
@@ -83,13 +83,13 @@ def statistics(looks: list[CheckpointLook], site: int, heads: int) -> np.ndarray
 
 
 def curves(past: History) -> dict[str, list[tuple[float, float]]]:
-    """The loss of training and of every evaluated split, thinned."""
+    """The training loss and that of every evaluated split, subsampled."""
     found = {"training": past.curve("loss")} | {split: past.curve("loss", split) for split in past.splits()}
     return {name: spread(points, POINTS) for name, points in found.items() if points}
 
 
 def probe_curves(past: History) -> dict[str, list[tuple[float, float]]]:
-    """What probes measured while it trained, by name."""
+    """The probe figures logged in training, by name, subsampled."""
     found: dict[str, list[tuple[float, float]]] = {}
     for line in past.steps:
         for name, value in figures_of(line).items():
