@@ -1,1 +1,1 @@
-"""The claims of the lectures, re-run: one file a claim in `claims/`; each can fail, and says so when it does."""
+"""The claims of the lectures as experiments: one file per claim in `claims/`; each can fail, with a verdict."""

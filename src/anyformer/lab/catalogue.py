@@ -1,4 +1,4 @@
-"""Every claim by its name. A claim is here because its file is in `claims/` and holds a `CLAIM`."""
+"""All claims by name, discovered from the files in `claims/`, each of which defines a `CLAIM`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.lab import claims
 from anyformer.lab.claim import Claim
 
-ALSO = {"svm": "max-margin"}  # what a claim is called too
+ALSO = {"svm": "max-margin"}  # aliases of claims
 
 
 @cache
 def all_claims() -> dict[str, Claim]:
-    """Every claim, in the order of the lectures and then of names."""
+    """Every claim, sorted by lecture, then by name."""
     names = [f"{claims.__name__}.{found.name}" for found in pkgutil.iter_modules(claims.__path__)]
     modules = [importlib.import_module(name) for name in names]
     every = sorted((module.CLAIM for module in modules), key=lambda claim: (claim.lecture, claim.name))

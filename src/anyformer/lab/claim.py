@@ -1,7 +1,7 @@
-"""What a claim is: who said it, what is measured, and how the measurement is judged.
+"""A claim: its source, its measurement, and the verdict on it.
 
-A claim is cut into cases, one measurement each (a seed, a depth, a length). The runner keeps the result of every case
-as it comes, so a run that was stopped goes on where it was, and `judge` sees all of them at once.
+A claim is split into cases, one measurement each (a seed, a depth, a length). The runner stores the result of every
+case at once, so that a stopped run can resume, and `judge` gets all of them together.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import Enum
 from statistics import mean
 from typing import Any
 
-Case = Mapping[str, Any]  # what one measurement is about, as JSON: {"seed": 0, "place": "pre"}
-Result = Mapping[str, Any]  # what it gave, as JSON
+Case = Mapping[str, Any]  # the parameters of one measurement, as JSON: {"seed": 0, "place": "pre"}
+Result = Mapping[str, Any]  # its result, as JSON
 
 
 class Verdict(Enum):
-    """What a measurement says of a claim."""
+    """The verdict of the measurements on a claim."""
 
     HOLDS = "holds"
     IN_PART = "holds in part"
@@ -26,9 +26,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Plot:
-    """Lines over one axis. `lines` maps a name to its points; an axis may be logarithmic.
+    """A line plot. `lines` maps a name to its points; an axis may be logarithmic.
 
-    `apart` draws the points alone, where nothing lies between two of them.
+    `apart` draws points without lines, for discrete values.
     """
 
     title: str
@@ -42,7 +42,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Rows of cells under a heading each; every cell is already written out."""
+    """A table of formatted cells, with a heading for each column."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -50,7 +50,7 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out: one line measured, the verdict, the reason for it, and what to show."""
+    """The outcome: a one-line measurement, the verdict and its reason, and table and plots."""
 
     measured: str
     verdict: Verdict
@@ -61,12 +61,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The results of all cases, by what they were about."""
+    """The results of all cases, with their parameters."""
 
     entries: Sequence[tuple[Case, Result]] = field(default_factory=list)
 
     def where(self, **wanted: Any) -> Measurements:
-        """Those whose case has these values.
+        """The results whose case has these parameter values.
 
         >>> Measurements([({"seed": 0}, {"loss": 1.0}), ({"seed": 1}, {"loss": 3.0})]).where(seed=1).values("loss")
         [3.0]
@@ -74,15 +74,15 @@ class Measurements:
         return Measurements([e for e in self.entries if all(e[0].get(key) == value for key, value in wanted.items())])
 
     def values(self, name: str) -> list[Any]:
-        """One figure of every result, in the order of the cases."""
+        """One value of every result, in the order of the cases."""
         return [result[name] for _, result in self.entries]
 
     def mean(self, name: str) -> float:
-        """The mean of one figure."""
+        """The mean of one value over the results."""
         return mean(self.values(name))
 
     def spread(self, name: str, form: str = ".3g") -> str:
-        """The mean of one figure with its lowest and highest.
+        """The mean of one value with its minimum and maximum, as text.
 
         >>> Measurements([({}, {"loss": 1.0}), ({}, {"loss": 3.0})]).spread("loss")
         '2 (1 to 3)'
@@ -91,7 +91,7 @@ class Measurements:
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
-    """The mean with the lowest and the highest; a single value alone."""
+    """The mean with minimum and maximum, as text; just the value if there is only one."""
     if len(values) == 1:
         return format(values[0], form)
     return f"{mean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
@@ -101,8 +101,8 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
 class Claim:
     """One claim of the lectures.
 
-    `cases(full)` lists the measurements of the small or of the full form, `measure(case)` makes one of them, and
-    `judge(measurements)` says what they mean. Each must be a pure function of what it is given, up to the clock.
+    `cases(full)` lists the cases of the small or the full form, `measure(case)` measures one of them, and
+    `judge(measurements)` gives the finding. Each must be a pure function of its arguments, except for timings.
     """
 
     name: str
@@ -115,4 +115,4 @@ class Claim:
     cases: Callable[[bool], Sequence[Case]]
     measure: Callable[[Case], Result]
     judge: Callable[[Measurements], Finding]
-    measures_time: Callable[[Case], bool] = lambda case: False  # such a case is measured while nothing else runs
+    measures_time: Callable[[Case], bool] = lambda case: False  # such a case is measured alone, not in parallel

@@ -1,7 +1,7 @@
-"""What claims about the slides' slips share: each erratum with the slide's form and the right one, side by side.
+"""Shared code of claims about errors in the slides: each erratum with the slide's form and the correct one.
 
-A claim measures by how much every form misses what is true. The slide's forms must miss it clearly, the right ones must
-meet it: a claim that shows an error has to show that it is one.
+A claim measures the error of every form. The slide's forms must be clearly wrong, the correct ones right: a claim
+about an error has to show that it is one.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from anyformer.lab.claim import Finding, Measurements, Plot, ResultTable, Verdict
 
 CLEAR, EXACT = 1e-2, 1e-10
-ROUNDING, NOTHING = 1e-12, 1e-17  # below which a distance is rounding; where one of 0 stands on a logarithmic axis
+ROUNDING, NOTHING = 1e-12, 1e-17  # tolerance for rounding; where an error of 0 is drawn on a logarithmic axis
 STATED = "stated, not measured"
 
 
 @dataclass(frozen=True)
 class Erratum:
-    """`wrong` and `good` name the figures of the two forms; a slip of a citation has none and is only stated.
+    """`wrong` and `good` name the results of the two forms; a wrong citation has none and is only stated.
 
-    Every figure is a distance from the truth, relative to it. `clear` is what the slide's form must miss it by, and
-    `within` what the right form may.
+    Every result is a relative error. `clear` is the least error of the slide's form, and `within` the largest of the
+    correct form.
     """
 
     number: int
@@ -33,11 +33,11 @@ class Erratum:
     within: float = EXACT
 
     def shows(self, found: Measurements) -> bool:
-        """Whether the slide's form misses the truth in every seed, by each of its figures."""
+        """Whether the slide's form is wrong in every seed, by each of its values."""
         return all(value >= self.clear for name in self.wrong for value in found.values(name))
 
     def stands(self, found: Measurements) -> bool:
-        """Whether the right form meets the truth in every seed, by each of its figures."""
+        """Whether the correct form is right in every seed, by each of its values."""
         return all(value <= self.within for name in self.good for value in found.values(name))
 
     def row(self, found: Measurements) -> tuple[str, ...]:
@@ -47,16 +47,16 @@ class Erratum:
         return (str(self.number), self.slide, f"{least:.2g}", self.right, f"{most:.2g}" if most else "0")
 
     def least(self, found: Measurements) -> float:
-        """What the slide's form misses the truth by in the seed and figure where that is least."""
+        """The smallest error of the slide's form over seeds and values."""
         return min(min(found.values(name)) for name in self.wrong)
 
     def most(self, found: Measurements) -> float:
-        """What the right form misses it by in the seed and figure where that is most."""
+        """The largest error of the correct form over seeds and values."""
         return max(max(found.values(name)) for name in self.good)
 
 
 def judge_errata(errata: Sequence[Erratum], found: Measurements) -> Finding:
-    """Holds where every right form meets the truth and every slide's form clearly does not."""
+    """Holds if every correct form is right and every slide's form is clearly wrong."""
     measured = [erratum for erratum in errata if erratum.wrong]
     shown = [erratum for erratum in measured if erratum.shows(found)]
     broken = [erratum.number for erratum in measured if not erratum.stands(found)]
@@ -93,7 +93,7 @@ def judge_errata(errata: Sequence[Erratum], found: Measurements) -> Finding:
 
 
 def in_words(errata: Sequence[Erratum], found: Measurements, wrong: int, right: int) -> str:
-    """How many forms are wrong and right, and by how much: each one's figure is in the table."""
+    """How many forms are wrong and right, and by how much, in words; the table has each value."""
     least, most = min(one.least(found) for one in errata), max(one.most(found) for one in errata)
     exact = "up to rounding" if most <= ROUNDING else f"to {most:.1%}" if most >= 1e-3 else f"to {most:.0e}"
     return (f"{wrong} of {len(errata)} forms on the slides are wrong, by {least:.0%} or more; {right} of {len(errata)} "
@@ -101,7 +101,7 @@ def in_words(errata: Sequence[Erratum], found: Measurements, wrong: int, right: 
 
 
 def errata_plot(errata: Sequence[Erratum], found: Measurements) -> Plot:
-    """Both forms of each erratum beside each other."""
+    """The errors of both forms of each erratum."""
     ordered = sorted(errata, key=lambda one: one.number)
     lines = {
         "on the slide": [(one.number, max(one.least(found), NOTHING)) for one in ordered],

@@ -1,8 +1,9 @@
-"""What a kept result belongs to: the code that measured it.
+"""Versions of stored results: a hash of the code that measured them.
 
-That is a claim's `measure` and whatever it uses of its own file and of the rest of the lab, however far. Comments,
-sentences and layout do not count, nor do the cases, which every result names, nor the verdict and the pictures, which
-are made anew of the results; nor does the rest of the library, whose changes must not change what a part computes.
+The code is a claim's `measure` and everything that it uses, transitively, of its own file and of the rest of the lab.
+Comments, docstrings and formatting do not count, nor do the cases, which every result records, nor verdicts and plots,
+which are recomputed from the results; nor does the rest of the library, whose changes must not change what a part
+computes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from pathlib import Path
 from anyformer.lab.claim import Claim
 
 LAB = "anyformer.lab."
-MEASURE = "measure"  # what a claim calls it
+MEASURE = "measure"  # the name of a claim's function
 
 
 def fingerprint(claim: Claim) -> str:
-    """A short hash of the code that measures: results of another version of it are not mixed with today's."""
+    """A short hash of the measuring code: results of different versions are not mixed."""
     name = str(getattr(claim.measure, "__name__", MEASURE))
     code = measuring_code(Path(inspect.getfile(claim.measure)), name)
     return hashlib.sha256("".join(code[at] for at in sorted(code)).encode()).hexdigest()[:12]
 
 
 def measuring_code(start: Path, name: str = MEASURE) -> dict[tuple[str, str], str]:
-    """The code of a name of a file and of all that it uses of the lab, by the file's name and its own."""
+    """The code of a name and of all its dependencies within the lab, by (file name, name)."""
     found: dict[tuple[str, str], str] = {}
     files: dict[Path, dict[str, ast.stmt]] = {}
     waiting = [(start, name)]
@@ -48,7 +49,7 @@ def measuring_code(start: Path, name: str = MEASURE) -> dict[tuple[str, str], st
 
 
 def names_of(path: Path) -> dict[str, ast.stmt]:
-    """What a file defines or imports at its top level, by name."""
+    """The top-level definitions and imports of a file, by name."""
     found: dict[str, ast.stmt] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -63,9 +64,9 @@ def names_of(path: Path) -> dict[str, ast.stmt]:
 
 
 def file_of(node: ast.stmt, name: str) -> tuple[Path, str] | None:
-    """Where a name that is imported from the lab is defined, and what it is called there.
+    """The file and the name of a definition imported from the lab; None for other nodes.
 
-    What a claim and a result are (claim.py) says nothing of a figure.
+    claim.py is excluded: its data structures do not affect results.
     """
     if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(LAB):
         return None
@@ -76,12 +77,12 @@ def file_of(node: ast.stmt, name: str) -> tuple[Path, str] | None:
 
 
 def names_in(node: ast.stmt) -> list[str]:
-    """Every name that code reads."""
+    """Every name in the code."""
     return [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 def code_of(node: ast.stmt, name: str) -> str:
-    """Code without comments and documentation; of an import the one name."""
+    """The code without comments and docstrings; for an import, only the given name."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         kept = [alias for alias in node.names if name in (alias.asname, alias.name.partition(".")[0])]
         return f"{getattr(node, 'module', '')} {[(alias.name, alias.asname) for alias in kept]}"

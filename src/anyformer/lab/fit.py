@@ -1,4 +1,4 @@
-"""What claims that train share: one plain loop, on a GPU where there is one, the same numbers for the same seed."""
+"""Shared code of claims that train: a plain, seeded training loop, on a GPU if available."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def lab_device(full: bool) -> torch.device:
-    """The small form is measured on the CPU everywhere; the full form on a GPU where there is one."""
+    """The CPU for the small form; for the full form a GPU if available."""
     return torch.device("cuda" if full and torch.cuda.is_available() else "cpu")
 
 
@@ -26,7 +26,7 @@ def fit(
     weight_decay: float = 0.01,
     grad_clip: float | None = 1.0,
 ) -> list[float]:
-    """Train `net` with AdamW, a linear warm-up and a cosine to 0; returns the loss of every step.
+    """Train `net` with AdamW, linear warm-up and cosine decay to 0; returns the loss of every step.
 
     `loss_of(generator)` draws a batch from the generator, which lives on the CPU so that a GPU sees the same data, and
     gives its mean loss. A loss that is no longer finite ends the training: the rest of the curve is infinite.

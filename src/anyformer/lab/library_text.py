@@ -1,8 +1,8 @@
-"""Text for claims about pretraining: the source of Python's own library, which every machine with Python has.
+"""Text for claims about pretraining: the source of Python's standard library, available on every machine.
 
-A token is a word, a mark or the space at the start of a line. Each token also has a label that takes context to tell:
-whether it stands inside of a string or a comment. The list of files is fixed; their text differs a little between
-versions of Python, and so do figures.
+A token is a word, a punctuation mark or the indentation of a line. Each token also has a label that depends on
+context: whether it is inside a string or a comment. The list of files is fixed; their text differs a little between
+versions of Python, and so do the results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.draw import Draw
 from anyformer.objectives.token_facts import TokenFacts
 
-# Files that Python 3.11 to 3.14 have; no file is in both lists.
+# Files that exist in Python 3.11 to 3.14; no file is in both lists.
 LEARNED = """
 abc.py argparse.py asyncio/events.py asyncio/streams.py asyncio/tasks.py calendar.py cmd.py collections/__init__.py
 configparser.py contextlib.py copy.py csv.py dataclasses.py fractions.py functools.py gettext.py glob.py heapq.py
@@ -42,11 +42,11 @@ PIECES, CHARACTER = re.compile(r"\n *|\w+|[^\w\s]"), re.compile(r"(?s).")
 
 @dataclass(frozen=True)
 class TextBlocks:
-    """Blocks of a text, each of the same length: what objectives that hide words take their batches from."""
+    """Blocks of a text of equal length, the batch source of pretraining objectives."""
 
     tokens: Tensor  # (N,T)
     quoted: Tensor  # (N,T) 1 in a string or a comment, else 0
-    next_word: bool = False  # whether the targets of a batch are the tokens that follow, or the tokens themselves
+    next_word: bool = False  # whether a batch's targets are the next tokens, or the tokens themselves
 
     @property
     def facts(self) -> TokenFacts:
@@ -59,26 +59,26 @@ class TextBlocks:
         return len(self.tokens)
 
     def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
-        """Some blocks with their targets; an objective's `corrupt` may make another question of it."""
+        """Some blocks with their targets, before an objective's `corrupt`."""
         numbers = torch.as_tensor(np.asarray(rows))
         tokens = self.tokens[numbers]
         return Batch((tokens[:, :-1],), tokens[:, 1:], numbers) if self.next_word else Batch((tokens,), tokens, numbers)
 
     def for_next_word(self) -> TextBlocks:
-        """The same blocks as a language model is asked: which token follows each."""
+        """The same blocks for next-token prediction."""
         return replace(self, next_word=True)
 
     def some(self, count: int) -> TextBlocks:
-        """`count` of the blocks, spread evenly over the text."""
+        """`count` blocks, evenly spread over the text."""
         chosen = torch.linspace(0, len(self) - 1, count).long()
         return replace(self, tokens=self.tokens[chosen], quoted=self.quoted[chosen])
 
 
 @cache
 def library_blocks(length: int, *, characters: bool = False) -> tuple[TextBlocks, TextBlocks]:
-    """Blocks of `length` tokens to learn from, and to be evaluated on, of files that are not among the first.
+    """Blocks of `length` tokens for training, and for evaluation from other files.
 
-    With `characters` each is a token, of which there are fewer than CHARACTERS.
+    With `characters` each character is a token, of at most CHARACTERS.
     """
     pieces = CHARACTER if characters else PIECES
     folder = Path(sysconfig.get_paths()["stdlib"])
@@ -95,7 +95,7 @@ def library_blocks(length: int, *, characters: bool = False) -> tuple[TextBlocks
 
 
 def as_blocks(texts: Sequence[str], pieces: re.Pattern[str], numbers: dict[str, int], length: int) -> TextBlocks:
-    """All texts one behind the other, cut into blocks; a word without a number is RARE."""
+    """All texts concatenated and split into blocks; a word outside the vocabulary is RARE."""
     tokens: list[int] = []
     quoted: list[bool] = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Measures the cases of a claim: in parallel where there are several cores, one at a time where time is measured."""
+"""Measure the cases of a claim, in parallel on several cores, except for cases that measure time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyformer.parent_death import end_with_parent
 
 
 class MeasuredCase(NamedTuple):
-    """A case, what it gave, and the seconds it took: by the clock, and of the processor, beside other work or not."""
+    """A case, its result, and its wall-clock and CPU seconds."""
 
     case: Case
     result: Result
@@ -27,7 +27,7 @@ class MeasuredCase(NamedTuple):
 
 
 def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[MeasuredCase]:
-    """Every case with its result, as they come.
+    """Every case with its result, in order of completion.
 
     The networks of a case are small: two processes of one thread each finish sooner than one process of two threads,
     above all on a machine that has other work. Cases that measure time follow alone.
@@ -42,12 +42,12 @@ def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[Meas
 
 
 def in_workers(measure: Callable[[Case], Result], cases: Sequence[Case], workers: int) -> Iterator[MeasuredCase]:
-    """The cases in forked processes; however this one ends, they end with it."""
+    """Measure cases in forked processes, which end with this process, however it ends."""
     if not cases:
         return
     context = multiprocessing.get_context("fork")
     with warnings.catch_warnings():
-        # Python warns of threads that a fork leaves behind; a worker uses one thread only.
+        # Python warns about forking with threads; a worker uses only one thread.
         warnings.simplefilter("ignore", DeprecationWarning)
         pool = ProcessPoolExecutor(min(workers, len(cases)), context, start_worker, (os.getpid(),))
         try:
@@ -63,14 +63,14 @@ def in_workers(measure: Callable[[Case], Result], cases: Sequence[Case], workers
 
 
 def start_worker(parent: int) -> None:
-    """One thread, and an end without words where Ctrl-C is pressed: the parent says what there is to say."""
+    """Set up a worker: one thread, and a silent exit on Ctrl-C, which the parent reports."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     end_with_parent(parent)
     torch.set_num_threads(1)
 
 
 def one(measure: Callable[[Case], Result], case: Case) -> MeasuredCase:
-    """One case, timed."""
+    """Measure and time one case."""
     began, worked = time.perf_counter(), time.process_time()
     result = dict(measure(case))
     return MeasuredCase(case, result, time.perf_counter() - began, time.process_time() - worked)

@@ -12,7 +12,7 @@ from anyformer.lab.runner import ClaimRun
 
 
 def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
-    """The page; `missing` names the claims that have not been run."""
+    """The HTML report; `missing` are the claims that have not been run."""
     counts = {verdict: sum(run.finding.verdict is verdict for run in runs) for verdict in Verdict}
     summary = ", ".join(f"{verdict.value}: {count}" for verdict, count in counts.items() if count) or "none was run"
     head = f"<h1>The lectures, re-run</h1><p>{len(runs)} claims; {escape(summary)}.</p>"
@@ -29,7 +29,7 @@ def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
 
 
 def claim_body(run: ClaimRun) -> str:
-    """One claim: who said what, what was measured, its pictures and figures."""
+    """The section of one claim: its source, the measurement, plots and table."""
     claim, finding = run.claim, run.finding
     facts = {"lecture": claim.lecture, "source": claim.source, "method": claim.method, "quoted": claim.quoted,
              "measured": finding.measured, "verdict": finding.verdict.value, "because": finding.reason,

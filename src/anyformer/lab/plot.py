@@ -1,4 +1,4 @@
-"""Draws a claim's lines as SVG, with its own colours so that the file also stands alone."""
+"""Draws a claim's plot as a standalone SVG file, with its own colours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from anyformer.evaluation.svg import Scale, around, figure, label, path, tag, tick_word, ticks
 from anyformer.lab.claim import Plot
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; dashes repeat the difference.
+# Okabe and Ito's palette for colour-blind readers; dashes distinguish the lines as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 340, 64, 470, 40, 280
@@ -18,7 +18,7 @@ STYLE = (
 
 
 def axis_ticks(scale: Scale) -> list[float]:
-    """Round numbers of an axis; powers of ten (or of two, over a short range) where it is logarithmic."""
+    """Round tick values of an axis; powers of ten (or of two, over a short range) if it is logarithmic."""
     if not scale.log:
         return ticks(scale.low, scale.high)
     base = 10.0 if scale.high / scale.low >= 300 else 2.0
@@ -37,11 +37,11 @@ def scale_of(values: Sequence[float], start: float, end: float, *, log: bool) ->
 
 
 def draw(plot: Plot) -> str:
-    """The picture as a whole SVG file."""
+    """The plot as an SVG file."""
     points = [point for line in plot.lines.values() for point in line]
     across = scale_of([x for x, _ in points], LEFT, RIGHT, log=plot.log_across)
     up = scale_of([y for _, y in points], BOTTOM, TOP, log=plot.log_up)
-    inside = [tag("rect", width=WIDTH, height=HEIGHT, fill="#ffffff"), tag("style", STYLE)]  # its type is dark
+    inside = [tag("rect", width=WIDTH, height=HEIGHT, fill="#ffffff"), tag("style", STYLE)]  # as the text is dark
     for value in axis_ticks(up):
         inside.append(tag("line", x1=LEFT, x2=RIGHT, y1=up(value), y2=up(value), class_="grid"))
         inside.append(label(LEFT - 8, up(value) + 4, tick_word(value), anchor="end"))

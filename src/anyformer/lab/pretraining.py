@@ -1,4 +1,4 @@
-"""What claims about pretraining share: a loop over blocks of text, and a probe of what was learned."""
+"""Shared code of claims about pretraining: a training loop over blocks of text, and a linear probe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.draw import EVALUATION, Draw
 from anyformer.objectives.objective import Objective
 
-ROWS = 32  # blocks of a step
-RIDGE = 1e-2  # of the probe, relative to the mean square of a feature
+ROWS = 32  # blocks per step
+RIDGE = 1e-2  # ridge penalty of the probe, relative to the mean square of a feature
 Loss = Callable[[nn.Module, Batch], Tensor]  # the sum over the targets that count
 
 
@@ -24,7 +24,7 @@ def pretrain(
     net: nn.Module, objective: Objective, blocks: TextBlocks, *, steps: int, seed: int, lr: float = 3e-3,
     loss: Loss | None = None,
 ) -> list[float]:  # fmt: skip
-    """Train `net` with an objective, epoch after epoch in another order; returns the loss of every step.
+    """Train `net` with an objective, each epoch in a new order; returns the loss of every step.
 
     `loss` takes the place of the objective's own, for one that leaves a part of it out.
     """
@@ -48,19 +48,19 @@ def pretrain(
 
 
 def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Which block comes when in an epoch."""
+    """The order of the blocks in an epoch."""
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 def joined(batches: list[Batch]) -> Batch:
-    """One batch of several: the end of an epoch and the begin of the next."""
+    """Concatenate batches: the end of an epoch and the start of the next."""
     inputs, targets, rows = zip(*((batch.inputs[0], batch.targets, batch.rows) for batch in batches), strict=True)
     return Batch((torch.cat(inputs),), torch.cat(targets), torch.cat(rows))
 
 
 @torch.no_grad()
 def held_out_loss(net: nn.Module, objective: Objective, blocks: TextBlocks) -> float:
-    """The mean loss over all blocks, which are asked the same every time."""
+    """The mean loss over all blocks, with the same corruption every time."""
     device = next(net.parameters()).device
     total, weight = 0.0, 0
     for rows in np.array_split(np.arange(len(blocks)), -(-len(blocks) // 128)):
@@ -71,7 +71,7 @@ def held_out_loss(net: nn.Module, objective: Objective, blocks: TextBlocks) -> f
 
 
 def probe(features: Callable[[Tensor], Tensor], learned: TextBlocks, held_out: TextBlocks) -> float:
-    """How often a linear reading of frozen features tells whether a token stands in a string or a comment.
+    """Accuracy of a linear probe on frozen features: whether a token is inside a string or a comment.
 
     `features` gives (B,T,D) for tokens (B,T). The reading is a ridge regression on the first blocks, scored on others.
     """
@@ -94,7 +94,7 @@ def fine_tuned(
     steps: int,
     seed: int,
 ) -> float:
-    """The same after fine-tuning: all of the encoder and the reading learn from the first blocks' labels together."""
+    """The same after fine-tuning encoder and linear head together on the labels of the first blocks."""
     width = features(learned.tokens[:1]).shape[-1]
     generator = torch.Generator().manual_seed(seed)
     reading = nn.Linear(width, 1).to(next(net.parameters()).device)

@@ -1,4 +1,4 @@
-"""Runs a claim case by case and keeps each result, so that a stopped run goes on where it was."""
+"""Runs a claim case by case and stores each result, so that a stopped run can resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anyformer.safe_files import replace_file
 
 @dataclass(frozen=True)
 class ClaimRun:
-    """A claim that was run: its finding, its measurements, and the seconds of one core that they took.
+    """A claim that was run: its finding, its measurements, and their time on one core in seconds.
 
     Those are the processor's where they are kept, else the clock's.
     """
@@ -33,7 +33,7 @@ class ClaimRun:
     torch: str
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as JSON."""
+        """All results as JSON-compatible data."""
         return {
             "name": self.claim.name, "claim": self.claim.claim, "lecture": self.claim.lecture,
             "source": self.claim.source, "quoted": self.claim.quoted, "method": self.claim.method,
@@ -44,7 +44,7 @@ class ClaimRun:
 
 
 def results_file(claim: Claim, folder: Path, *, full: bool) -> Path:
-    """Where the results of a claim's cases are kept."""
+    """The file with the results of a claim's cases."""
     return folder / f"{claim.name}{'-full' if full else ''}.json"
 
 
@@ -56,7 +56,7 @@ def run_claim(
     workers: int = 1,
     log: Log = silence,
 ) -> ClaimRun:
-    """Measure every case that has no result yet, on so many cores, keep the results in `folder`, and judge them."""
+    """Measure every case without a stored result, in parallel, store the results in `folder`, and judge them."""
     path, version = results_file(claim, folder, full=full), fingerprint(claim)
     cases = list(claim.cases(full))
     wanted = {case_key(case) for case in cases}
@@ -70,7 +70,7 @@ def run_claim(
 
 
 def judge_kept(claim: Claim, kept: Mapping[str, Mapping[str, Any]], *, full: bool, measured_by: str) -> ClaimRun:
-    """The verdict on results that are all there; `measured_by` is the version of torch that measured them."""
+    """Judge a complete set of stored results; `measured_by` is the version of torch that measured them."""
     entries = [kept[case_key(case)] for case in claim.cases(full)]
     measurements = Measurements([(entry["case"], entry["result"]) for entry in entries])
     seconds = sum(entry.get("processor", entry["seconds"]) for entry in entries)
@@ -80,9 +80,9 @@ def judge_kept(claim: Claim, kept: Mapping[str, Mapping[str, Any]], *, full: boo
 def finished_runs(
     claims: Iterable[Claim], folder: Path, *, full: bool, any_torch: bool = False
 ) -> tuple[list[ClaimRun], list[str]]:
-    """The claims whose cases all have results, judged anew, and the names of the others. Nothing is measured.
+    """The claims with complete results, judged again, and the names of the others. Nothing is measured.
 
-    Results of another version of torch do not count, unless `any_torch` takes them as they are.
+    Results of another version of torch do not count, unless `any_torch` is set.
     """
     runs, missing = [], []
     for claim in claims:
@@ -97,12 +97,12 @@ def finished_runs(
 
 
 def case_key(case: Case) -> str:
-    """What tells the cases of a claim apart, as text."""
+    """The key of a case, as text."""
     return json.dumps(case, sort_keys=True)
 
 
 def read_results(path: Path, version: str, measured_by: str | None = None) -> dict[str, dict[str, Any]]:
-    """The kept results of this version of the claim, by this torch or the one given, by their case."""
+    """Stored results of this version of the claim and of this torch (or the given one), by case key."""
     held = read_held(path)
     if held.get("version") != version or held.get("torch") != (measured_by or torch.__version__):
         return {}
@@ -110,7 +110,7 @@ def read_results(path: Path, version: str, measured_by: str | None = None) -> di
 
 
 def read_held(path: Path) -> dict[str, Any]:
-    """A file of results, whoever measured them; empty where there is none."""
+    """A results file of any version; empty if missing."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -119,12 +119,12 @@ def read_held(path: Path) -> dict[str, Any]:
 
 
 def write_results(path: Path, version: str, kept: dict[str, dict[str, Any]]) -> None:
-    """Keep all results, whole or not at all."""
+    """Store all results atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     held = {"version": version, "torch": torch.__version__, "platform": sys.platform, "results": list(kept.values())}
     replace_file(path, json.dumps(held, indent=1) + "\n")
 
 
 def describe(case: Case) -> str:
-    """A case for people: `seed 0, place pre`."""
+    """A case in readable form: `seed 0, place pre`."""
     return ", ".join(f"{name} {value}" for name, value in case.items())

@@ -1,4 +1,4 @@
-"""A sweep of small language models on a text of one's own, by the ordinary training, and the law that they follow.
+"""A sweep of small language models on a user's text with the ordinary training, and a scaling law fitted to it.
 
 Every size is trained for every length, each run with a schedule of its own, as losses on the way of a longer schedule
 are too high (2203.15556, section 3.1). A sweep that was stopped continues with the runs that are missing.
@@ -30,17 +30,17 @@ from anyformer.safe_files import read_json, replace_file
 from anyformer.training.train import Run, resume, train
 
 SHAPES = ((32, 2), (48, 2), (64, 3), (96, 3))  # width and depth of a decoder-mini
-LENGTHS = (1, 2, 4, 8)  # times the shortest training
-ROWS, WINDOW, VOCAB = 8, 128, 1024  # of a step; the vocabulary is what a short text gets
-FEWEST_STEPS = 20  # of the shortest training: with fewer a model is hardly past its warm-up
-RUN_SECONDS = 5.0  # what a run takes beside its steps: reading, tokenizing, evaluating, its report
-PASSES = 4  # over a text, up to which reading it again is nearly as good as new text (2305.16264)
+LENGTHS = (1, 2, 4, 8)  # multiples of the shortest training
+ROWS, WINDOW, VOCAB = 8, 128, 1024  # per step; the vocabulary is the default for a short text
+FEWEST_STEPS = 20  # steps of the shortest training: with fewer a model is hardly past its warm-up
+RUN_SECONDS = 5.0  # overhead of a run beside its steps: reading, tokenizing, evaluation, report
+PASSES = 4  # epochs up to which repeated text is nearly as good as new text (2305.16264)
 FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """What a sweep trains: held in its folder from the start, so that it resumes with the same runs."""
+    """The grid of a sweep, stored in its folder at the start, so that it resumes with the same runs."""
 
     source: str
     minutes: float
@@ -48,13 +48,13 @@ class SweepGrid:
     shapes: list[list[int]] = field(default_factory=lambda: [list(shape) for shape in SHAPES])
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """Width, depth and steps of every run, short ones first."""
+        """(width, depth, steps) of every run, short ones first."""
         return [(width, depth, steps) for steps in self.steps for width, depth in self.shapes]
 
 
 @dataclass(frozen=True)
 class SweptLaw:
-    """The runs of a sweep, the law fitted to them, and what it says."""
+    """The runs of a sweep, and the law fitted to them."""
 
     runs: list[scaling.TrainedRun]
     fitted: scaling.FittedLaw
@@ -63,22 +63,22 @@ class SweptLaw:
 
     @property
     def largest(self) -> scaling.TrainedRun:
-        """The run that cost most."""
+        """The run with the most compute."""
         return max(self.runs, key=lambda run: run.parameters * run.tokens)
 
     @property
     def better(self) -> str:
-        """Bigger or longer: which lowers the loss more from the largest run on, at the same price."""
+        """Whether "bigger" or "longer" lowers the loss of the largest run more at the same cost."""
         return self.fitted.law.better(self.largest.parameters, self.largest.tokens)
 
     @property
     def agreement(self) -> float:
-        """The share of laws fitted to resampled runs that say the same."""
+        """The fraction of bootstrap laws that agree with `better`."""
         said = [law.better(self.largest.parameters, self.largest.tokens) for law in self.fitted.resampled]
         return said.count(self.better) / max(1, len(said))
 
     def to_dict(self, flops: float | None = None) -> dict[str, Any]:
-        """All of it as JSON, with the best use of a budget, or of ten times the largest run."""
+        """All results as JSON-compatible data, with the optimum for a budget, or for ten times the largest run."""
         flops = flops or 60 * self.largest.parameters * self.largest.tokens
         best, size = self.fitted.optimum(flops) if self.fitted.law.has_optimum else (None, None)
         return {
@@ -92,7 +92,7 @@ class SweptLaw:
 
 
 def sweep(source: Path, folder: Path, *, minutes: float, device: str = "auto", log: Log) -> SweptLaw:
-    """Train the models that are missing, fit the law to all of them, and keep it in the folder."""
+    """Train the missing models, fit the law to all of them, and store it in the folder."""
     scaling.check_fitting()
     if not source.is_file():
         raise UserError("is not a text file", where=str(source), fix="give one file of text, as train takes it")
@@ -116,7 +116,7 @@ def sweep(source: Path, folder: Path, *, minutes: float, device: str = "auto", l
 
 
 def open_grid(source: Path, folder: Path, minutes: float, device: str) -> SweepGrid:
-    """The runs of a sweep that was begun here, or new ones that take about so many minutes."""
+    """The grid of a sweep started in this folder, or a new one that takes about `minutes`."""
     path = folder / FILE
     if path.is_file():
         grid = SweepGrid(**read_json(path))
@@ -132,7 +132,7 @@ def open_grid(source: Path, folder: Path, minutes: float, device: str) -> SweepG
 
 
 def shortest(minutes: float, device: str) -> int:
-    """Steps of the shortest training, by the planner's step times on this machine."""
+    """Steps of the shortest training, from the planner's step times for this machine."""
     ceilings = measure_ceilings(device if device in ("cpu", "cuda") else "cpu")
     spec = preset("decoder-mini")
     assert isinstance(spec, Model) and isinstance(spec.embed, Tokens) and isinstance(spec.stack, Stack)
@@ -150,7 +150,7 @@ def shortest(minutes: float, device: str) -> int:
 
 
 def train_one(source: Path, path: Path, width: int, depth: int, steps: int, device: str) -> Run:
-    """One run as `anyformer train` makes it, evaluated once, at its end."""
+    """One run as by `anyformer train`, evaluated only at its end."""
     settings = {
         "model.stack.width": width, "model.stack.depth": depth, "data.tokenizer.max_length": WINDOW,
         "training.eval_every": steps, "training.save_every": steps, "training.compile": False,
@@ -162,16 +162,16 @@ def train_one(source: Path, path: Path, width: int, depth: int, steps: int, devi
 
 
 def finished(run: Run) -> scaling.TrainedRun:
-    """Size, tokens and held-out loss of a run; nats a token of the same tokenizer in all of them."""
+    """Size, tokens and validation loss of a run, in nats per token of the shared tokenizer."""
     parameters = sum(p.numel() for p in run.folder.config().model.build(device="meta").parameters())
     return scaling.TrainedRun(parameters, run.facts["step"] * ROWS * WINDOW, run.metrics["loss"])
 
 
-# ---------------------------------------------------------------- words and picture
+# ---------------------------------------------------------------- text and plot
 
 
 def sweep_text(found: SweptLaw, flops: float | None = None) -> str:
-    """The runs, the law with its error bars, and what to do with more compute, and with a budget that is named."""
+    """The runs, the law with its error bars, and advice for more compute and for a given budget."""
     law, bars = found.fitted.law, found.fitted.intervals
     sizes, tokens = (sorted({getattr(run, name) for run in found.runs}) for name in ("parameters", "tokens"))
     losses = {(run.parameters, run.tokens): run.loss for run in found.runs}

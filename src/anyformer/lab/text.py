@@ -9,7 +9,7 @@ from anyformer.lab.runner import ClaimRun
 
 
 def table_text(table: ResultTable) -> str:
-    """Columns set under their headings.
+    """A table with aligned columns.
 
     >>> print(table_text(ResultTable(("head", "loss"), (("1", "2.5"), ("16", "2.25")))))
     head  loss
@@ -25,13 +25,13 @@ def table_text(table: ResultTable) -> str:
 
 
 def list_text(claims: Iterable[Claim]) -> str:
-    """Every claim in a row: name, lecture, what it costs, what was said and the figure that goes with it."""
+    """A table of claims: name, lecture, cost, claim and quoted figure."""
     rows = [(claim.name, claim.lecture, claim.cost, claim.claim, claim.quoted) for claim in claims]
     return table_text(ResultTable(("NAME", "LECTURE", "COST", "CLAIM", "QUOTED"), rows))
 
 
 def finding_text(run: ClaimRun) -> str:
-    """What was claimed, what was measured, and the verdict."""
+    """The claim, the measurement, and the verdict."""
     claim, finding = run.claim, run.finding
     facts = {"claim": f"{claim.claim} ({claim.lecture})", "source": claim.source, "method": claim.method,
              "quoted": claim.quoted, "measured": finding.measured, "verdict": finding.verdict.value,

@@ -1,4 +1,4 @@
-"""Which value followed this key? By length and vocabulary, for four mixers (L0; R17)."""
+"""Associative recall, by length and vocabulary, for four mixers (L0; R17)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIXERS = ("attention", "hyena", "recurrent", "convolution")
 SMALL = ((32, 10, 300), (64, 10, 300), (32, 20, 600))
 FULL = ((1024, 10, 5000), (1024, 20, 5000), (1024, 30, 5000), (1024, 40, 5000), (4096, 30, 5000), (16384, 30, 5000))
 WIDTH, ROWS, RATE, CLIP, TESTED = 64, 32, 2e-3, 1.0, 500
-SHORTEST, LOOK, TRIED = 64, 100, 200  # length at which training begins; steps between looks; sequences of a look
+SHORTEST, LOOK, TRIED = 64, 100, 200  # length at which training begins; steps between evaluations; sequences of one
 RECALLED, LOST, BEHIND = 0.9, 0.6, 0.05
 
 
@@ -89,7 +89,7 @@ def lengths(length: int, steps: int, *, grow: bool) -> list[int]:
 
 @torch.no_grad()
 def accuracy(net: ModelModule, length: int, vocab: int, seed: int, count: int) -> float:
-    """The share of right answers on sequences of full length that training never draws."""
+    """Accuracy on sequences of full length that training never draws."""
     generator, device, right = torch.Generator().manual_seed(10**6 + seed), next(net.parameters()).device, 0
     net.eval()
     for start in range(0, count, ROWS):

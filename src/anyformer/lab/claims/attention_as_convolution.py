@@ -27,7 +27,7 @@ def measure(case: Case) -> Result:
     with torch.no_grad():
         wanted = F.conv2d(pixels, weight, bias, padding="same")
         gap = (layer(pixels) - wanted).abs().max().item()
-        layer.attention.out.weight[:, :3] = 0.0  # the control: the first of the K x K heads is silenced
+        layer.attention.out.weight[:, :3] = 0.0  # the control: the first of the K x K heads is ablated
         without = (layer(pixels) - wanted).abs().max().item()
     return {"gap": gap, "without_a_head": without, "heads": layer.attention.spec.heads}
 

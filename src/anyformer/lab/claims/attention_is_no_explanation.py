@@ -24,7 +24,7 @@ from anyformer.mixers import Attention
 from anyformer.positions import Learned
 
 TASKS = ("recall", "votes")
-KEYS, VALUES, WORDS = 8, 4, 16  # a recall token is a key with its value; after these come the bare keys, which ask
+KEYS, VALUES, WORDS = 8, 4, 16  # a recall token is a key with its value; after these come the bare keys, as queries
 WIDTH, DEPTH, HEADS = 64, 2, 4
 STEPS, BATCH, ROWS, LEARNED = 300, 64, 48, 0.9
 AGREES, CORRELATED, BY_LUCK = 0.5, 0.5, 0.1
@@ -104,7 +104,7 @@ def edge_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
 
 
 def head_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
-    """The same for each head (B,L,H)."""
+    """The change of the output when each head is ablated (B,L,H)."""
     pairs = [
         [moved(net, texts, whole, ablate(net, heads=[(layer, head)])) for head in range(HEADS)]
         for layer in range(DEPTH)

@@ -1,4 +1,4 @@
-"""Does a teacher help? A small student alone, and the same student with a larger teacher (L3 on DistilBERT; R33)."""
+"""Knowledge distillation: a small student with and without a larger teacher (L3 on DistilBERT; R33)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LENGTH = 32
 MODES = {"static": Masked(static=True), "dynamic": Masked()}
 WIDTH, DEPTH, STEPS, PROBED = 64, 2, 300, 512
 WIDTH_FULL, DEPTH_FULL, STEPS_FULL = 256, 4, 4000
-FEW, MANY = 5, 50  # how often the text is seen
+FEW, MANY = 5, 50  # epochs
 
 
 def cases(full: bool) -> list[Case]:
@@ -87,7 +87,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def seed_gains(found: Measurements) -> list[float]:
-    """By how much dynamic masks are better, seed by seed."""
+    """The advantage of dynamic masks, seed by seed."""
     both = zip(found.where(mode="static").values("loss"), found.where(mode="dynamic").values("loss"), strict=True)
     return [static - dynamic for static, dynamic in both]
 

@@ -63,7 +63,7 @@ def measure(case: Case) -> Result:
 
 
 def networks(kind: str, seed: int, full: bool) -> tuple[nn.Module, Any]:
-    """A new network, and a function that gives its encoder's hidden states."""
+    """A new network, and a function that returns its encoder's hidden states."""
     width, depth = (WIDTH_FULL, DEPTH_FULL) if full else (WIDTH, DEPTH)
     stack = Stack(width=width, depth=depth, causal=False, block=Block(mixer=Attention(heads=4)))
     encoder = Model(embed=Tokens(vocab=VOCAB, position=Learned(LENGTH)), stack=stack, head=LM(), init="bert")

@@ -22,8 +22,8 @@ SIZE: Literal[32] = 32
 PLACES, NOISE = 16, 32  # attention over 16 x 16 positions
 SIZES = {"small": (4, 16, 200), "full": (32, 64, 10_000)}  # width, images a step, steps
 SCORED = 5  # evaluations during training
-# A running mean of the generator, as the library's own task keeps: without it FID went up and down at the end (0.07 to
-# 0.98 by seed with attention, 0.12 to 0.52 without).
+# EMA of the generator, as in the library's own task: without it FID oscillated at the end (0.07 to 0.98 by seed with
+# attention, 0.12 to 0.52 without).
 EMA = {"small": 0.97, "full": 0.999}
 WAYS = {"attention": PLACES, "plain": None}
 LEARNT = 0.5  # FID after training over FID before, at most: otherwise training failed

@@ -1,4 +1,4 @@
-"""Greedy decoding against beam search: probability, quality and length of what they find (L3; R46)."""
+"""Greedy decoding against beam search: probability, quality and length of their outputs (L3; R46)."""
 
 from __future__ import annotations
 

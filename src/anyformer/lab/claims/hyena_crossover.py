@@ -1,4 +1,4 @@
-"""Attention costs T^2, Hyena T log T: from which length on is Hyena faster? (L0; R17)"""
+"""Attention costs T^2, Hyena T log T: the length from which Hyena is faster (L0; R17)."""
 
 from __future__ import annotations
 

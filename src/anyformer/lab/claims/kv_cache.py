@@ -39,7 +39,7 @@ def decode_with_cache(net: ModelModule, ids: Tensor) -> Tensor:
 
 
 def decode_anew(net: ModelModule, ids: Tensor) -> Tensor:
-    """The same without a cache: every pass processes the whole text again."""
+    """The same without a KV cache: every pass recomputes the whole text."""
     return torch.cat([net(ids[:, : at + 1]).logits[0, -1:] for at in range(ids.shape[1])])
 
 
@@ -54,7 +54,7 @@ def measure(case: Case) -> Result:
 
 
 def timed(decode: Callable[[], Tensor]) -> tuple[Tensor, float]:
-    """What it gives, and the processor's seconds of the fastest of some rounds; the first call allocates."""
+    """Its result, and the CPU seconds of the fastest of several rounds; the first call is a warm-up."""
     found, device = decode(), torch.device("cpu")
     taken = []
     for _ in range(ROUNDS):

@@ -197,7 +197,7 @@ def alike(one: Tensor, other: Tensor) -> float:
     return ((one * other).sum() / (one.norm() * other.norm())).item()
 
 
-# ---------------------------------------------------------------- the verdict
+# ---------------------------------------------------------------- verdict
 
 
 def judge(found: Measurements) -> Finding:

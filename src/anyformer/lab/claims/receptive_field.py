@@ -1,4 +1,4 @@
-"""What one output sees of the image after one layer: all of it with attention, K x K pixels with a convolution (L4)."""
+"""The receptive field of one output after one layer: the image with attention, K x K pixels with a convolution (L4)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cnn(case: Case, image: Tensor) -> Tensor:
 
 
 def field_side(kernel: int, depth: int) -> int:
-    """Pixels of a side that stacked convolutions see."""
+    """Side of the receptive field of stacked convolutions, in pixels."""
     return min(1 + depth * (kernel - 1), SIZE)
 
 

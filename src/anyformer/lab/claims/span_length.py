@@ -1,4 +1,4 @@
-"""How long should corrupted spans be? T5's 1, 3 and 10 tokens: what an encoder learns, what a step costs (L3; R36)."""
+"""The length of corrupted spans: T5's 1, 3 and 10 tokens, what an encoder learns and what a step costs (L3; R36)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """The probe of an encoder trained with spans of a length; a span of 0 is an untrained encoder."""
+    """The probe accuracy of an encoder trained with spans of one length; 0 is an untrained encoder."""
     full, span = case["full"], case["span"]
     steps, width, depth = (STEPS_FULL, WIDTH_FULL, DEPTH_FULL) if full else (STEPS, WIDTH, DEPTH)
     learned, held_out = library_blocks(LENGTH)

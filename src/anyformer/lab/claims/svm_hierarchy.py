@@ -54,7 +54,7 @@ def measure(case: Case) -> Result:
 
 
 def value_of(given: Problem) -> Tensor:
-    """What scores the tokens of each input, (n,d): scores are linear in tokens, so that they tell it exactly."""
+    """The vector (n,d) that scores each input's tokens, recovered exactly, as scores are linear in the tokens."""
     return torch.linalg.lstsq(given.tokens, given.scores[..., None]).solution[..., 0]
 
 
@@ -75,7 +75,7 @@ def second_layer(given: Problem, hidden: Tensor, weights: Tensor) -> Tensor:
 
 
 def loss_of(given: Problem, value: Tensor, layers: list[Tensor]) -> Tensor:
-    """The mean logistic loss of what the second layer reads."""
+    """The mean logistic loss of the second layer's output."""
     hidden, _ = first_layer(given, layers[0])
     scores = second_layer(given, hidden, layers[1])
     worth = torch.einsum("ntd,nd->nt", hidden, value)

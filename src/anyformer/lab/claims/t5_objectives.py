@@ -1,4 +1,4 @@
-"""Which objective teaches most? T5's five for an encoder-decoder, in its order and in the measured one (L3; R98)."""
+"""T5's five objectives for an encoder-decoder, ranked by the paper and as measured here (L3; R98)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """The probe of an encoder that was trained by an objective, or by none."""
+    """The probe accuracy of an encoder trained by an objective, or untrained."""
     full, seed = case["full"], case["seed"]
     steps, width, depth = (STEPS_FULL, WIDTH_FULL, DEPTH_FULL) if full else (STEPS, WIDTH, DEPTH)
     learned, held_out = library_blocks(LENGTH)
@@ -88,7 +88,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def pairs_in_order(means: dict[str, float]) -> tuple[int, int]:
-    """Of all pairs of objectives: how many stand as in T5's table, and how many the other way; near ones are neither.
+    """Numbers of pairs of objectives in T5's order and in the reverse; nearly equal ones count as neither.
 
     >>> means = {"drop tokens": 0.9, "replace tokens": 0.8, "MASS-style": 0.8, "prefix LM": 0.7, "deshuffling": 0.75}
     >>> pairs_in_order(means)

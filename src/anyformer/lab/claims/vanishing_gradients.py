@@ -1,4 +1,4 @@
-"""How far back a gradient reaches: in an RNN it fades with distance, attention takes one step (L0, L2)."""
+"""Gradients over distance: they vanish in an RNN, while attention needs a single step (L0, L2)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def floor(value: float) -> float:
-    """A share that can be drawn on a logarithmic axis: 0 becomes 1e-60."""
+    """A value for a logarithmic axis: 0 becomes 1e-60."""
     return max(value, 1e-60)
 
 
