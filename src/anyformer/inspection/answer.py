@@ -112,5 +112,5 @@ def finite(value: Any) -> Any:
 
 
 def as_bytes(values: np.ndarray, top: float = 1.0) -> np.ndarray:
-    """Numbers from 0 to `top`, quantized to 0 to 255."""
+    """Numbers from 0 to `top`, quantised to 0 to 255."""
     return np.clip(np.rint(values * (255.0 / top)), 0, 255).astype(np.uint8)

@@ -20,7 +20,7 @@ class Beam:
     """One hypothesis of beam search."""
 
     ids: Tensor  # (1,T) the start token and the text
-    score: float  # sum of log-probabilities, length-normalized if the settings say so
+    score: float  # sum of log-probabilities, length-normalised if the settings say so
 
 
 def has_beams(capture: Capture) -> bool:

@@ -88,7 +88,7 @@ def find_patch_embedding(model: nn.Module) -> PatchesModule | None:
 
 
 def untrained_filters(model: nn.Module, *, seed: int = 0) -> Tensor:
-    """Freshly initialized filters (D, channels, rows, columns) of the same network with this seed."""
+    """Freshly initialised filters (D, channels, rows, columns) of the same network with this seed."""
     from anyformer.core.model import Model
     from anyformer.core.stack import Stack
 
@@ -99,7 +99,7 @@ def untrained_filters(model: nn.Module, *, seed: int = 0) -> Tensor:
 
 
 def scheme_of(model: nn.Module) -> Init:
-    """The initialization scheme of the network, that of its outermost part."""
+    """The initialisation scheme of the network, that of its outermost part."""
     from anyformer.core.model import ModelModule, Seq2SeqModule
 
     networks = (module for module in model.modules() if isinstance(module, ModelModule | Seq2SeqModule))

@@ -2,7 +2,7 @@
 
 The stream after every layer goes through the final norm, with that layer's own statistics, and then through the model's
 head. So the last layer's prediction should equal the model's own; `Lens.error` is the difference. Logits are computed
-for a few positions of one layer at a time: (L,T,V) is never materialized.
+for a few positions of one layer at a time: (L,T,V) is never materialised.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def readout_of(network: nn.Module, context: Context | None) -> Readout:
 
 
 def lens_of(capture: Capture, top: int = 10, *, norm: bool = True, at: slice = ALL) -> Lens:
-    """The lens of a capture's row, at the positions of `at`. Without `norm` the head gets the stream unnormalized."""
+    """The lens of a capture's row, at the positions of `at`. Without `norm` the head gets the stream unnormalised."""
     from anyformer.inspection.prediction import has_many_labels, in_units, temperature
 
     readout = readout_of(capture.model, capture.output.context)

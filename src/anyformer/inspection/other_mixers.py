@@ -8,7 +8,7 @@ Each is linear in some quantity once its gates are fixed, and the matrix of that
     RNN           no gates: the derivative of the state at t by the input at s
     others        the derivative of the output at t by the input at s
 
-A map for the page is the mean magnitude of these over channels, with rows normalized to sum to 1.
+A map for the page is the mean magnitude of these over channels, with rows normalised to sum to 1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sizes_of(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def shares(sizes: Tensor) -> Tensor:
-    """Rows normalized to sum to 1; a row of zeros stays."""
+    """Rows normalised to sum to 1; a row of zeros stays."""
     total = sizes.sum(-1, keepdim=True)
     return sizes / total.masked_fill(total == 0, 1.0)
 

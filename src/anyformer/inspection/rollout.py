@@ -43,7 +43,7 @@ def rollout(
 ) -> Tensor:
     """Fractions (t,S) of the input tokens in the tokens after `depth` layers, in float64; every row sums to 1.
 
-    Each layer is (1 - residual) * fused + residual * identity, rows normalized; `residual=0` multiplies the maps alone.
+    Each layer is (1 - residual) * fused + residual * identity, rows normalised; `residual=0` multiplies the maps alone.
     `discard` drops this fraction of each query's visible keys, the weakest first. `rows` selects output tokens, so that
     one of them needs no T x T matrix.
 
@@ -222,7 +222,7 @@ def without_weakest(seen: Tensor, share: float) -> Tensor:
 
 
 def mix_with_identity(seen: Tensor, part: slice, residual: float) -> Tensor:
-    """(1 - residual) * seen + residual * identity, rows normalized; a fully masked token stays itself."""
+    """(1 - residual) * seen + residual * identity, rows normalised; a fully masked token stays itself."""
     own = torch.zeros_like(seen)
     own[torch.arange(len(seen)), torch.arange(part.start, part.stop)] = 1.0
     mixed = (1 - residual) * seen + residual * own
@@ -231,7 +231,7 @@ def mix_with_identity(seen: Tensor, part: slice, residual: float) -> Tensor:
 
 
 def divide_by_sum(shares: Tensor) -> Tensor:
-    """Rows normalized to sum to 1; rows of zeros stay."""
+    """Rows normalised to sum to 1; rows of zeros stay."""
     return shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
 
 

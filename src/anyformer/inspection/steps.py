@@ -192,7 +192,7 @@ def projection_of(layer: nn.Linear, head: int, channels: int, dtype: torch.dtype
     at = slice(head * channels, (head + 1) * channels)
     if is_plain_linear(layer):
         return layer.weight.detach()[:, at].T.cpu().to(dtype)
-    # An adapter or a quantized layer: its output for unit vectors is its weight, however it is stored.
+    # An adapter or a quantised layer: its output for unit vectors is its weight, however it is stored.
     return without_bias(layer, torch.eye(layer.in_features)[at], dtype)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from anyformer.kernels.trying import agrees
 
 BLOCK, WARPS = 1024, 8  # 3.4 TB/s of 4.8 on an H200; blocks of 2,048 reach 2.1 to 3.3
-ALIGNED = 16  # bytes of a vectorized load
+ALIGNED = 16  # bytes of a vectorised load
 CLOSE = 2e-5  # relative tolerance in fp32
 
 

@@ -33,7 +33,7 @@ def adamw_update(
     row = POINTERS + which * FIELDS
     single = tl.pointer_type(tl.float32)
     grad_type = tl.pointer_type(tl.bfloat16) if NARROW else single
-    # Triton cannot infer the alignment of addresses loaded from memory; marked as multiples of 16, loads vectorize.
+    # Triton cannot infer the alignment of addresses loaded from memory; marked as multiples of 16, loads vectorise.
     master, grad = aligned(row, single), aligned(row + 1, grad_type)
     mean, square, steps = aligned(row + 2, single), aligned(row + 3, single), tl.load(row + 4).to(single)
     if tl.load(BAD) == 0.0:

@@ -1,7 +1,7 @@
 """Linear layers for a few rows on a CPU by our own kernel, few_rows.cpp; torch's own if it cannot be compiled.
 
 Decoding reads every weight for one token or a handful, so it is bound by memory bandwidth. Torch's matmul is tuned for
-many rows: eight rows take three times as long as one, and int8 weights have to be dequantized first.
+many rows: eight rows take three times as long as one, and int8 weights have to be dequantised first.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def few_rows(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | No
 
 
 def empty_result(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
-    """An uninitialized result; also the fake tensor implementation."""
+    """An uninitialised result; also the fake tensor implementation."""
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 

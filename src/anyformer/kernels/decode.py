@@ -134,7 +134,7 @@ def rows_attention(
 def shape_of(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float
 ) -> Tensor:
-    """An uninitialized result (B,H,T,C') with the memory layout (B,T,H,C') that the output projection expects."""
+    """An uninitialised result (B,H,T,C') with the memory layout (B,T,H,C') that the output projection expects."""
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
 
 

@@ -28,7 +28,7 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     wide, out_channels = max(q.shape[3], v.shape[3]), v.shape[3]
     q, k, v = widen(q, wide), widen(k, wide), widen(v, wide)
     # Each kind of mask, bias and dtype is compiled separately, more than torch.compile's default limit. Beyond it,
-    # FlexAttention would silently fall back to eager, which materializes all scores; here that is an error.
+    # FlexAttention would silently fall back to eager, which materialises all scores; here that is an error.
     with load().patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
         out: Any = compile_flex_attention()(
             q, k, v, score_mod=bias_function(scores), block_mask=block_mask(scores, q, k), scale=scores.scale,

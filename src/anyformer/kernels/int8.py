@@ -15,8 +15,8 @@ from anyformer.kernels.row_gradient import RowsOfTable
 
 LARGEST = 127  # of int8; -128 is left out to keep the range symmetric
 TOGETHER = 4  # input rows that share one read of the weights
-FEW = 16  # input rows up to which compiled code dequantizes weights as it reads them
-PIECE = 4096  # weight rows dequantized at once where a copy has to be made
+FEW = 16  # input rows up to which compiled code dequantises weights as it reads them
+PIECE = 4096  # weight rows dequantised at once where a copy has to be made
 
 
 class Int8(NamedTuple):
@@ -35,11 +35,11 @@ class Int8(NamedTuple):
         return cls((exact / scales[:, None]).round().to(torch.int8), scales, weight.dtype)
 
     def wide(self, dtype: torch.dtype) -> Tensor:
-        """The dequantized weights, (N,K)."""
+        """The dequantised weights, (N,K)."""
         return self.values.to(dtype) * self.scales[:, None].to(dtype)
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """The dequantized rows of ids, (...,K)."""
+        """The dequantised rows of ids, (...,K)."""
         return (self.values[ids].to(self.scales.dtype) * self.scales[ids][..., None]).to(self.dtype)
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -70,7 +70,7 @@ def by_reading(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def by_widening(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Linear layer on a dequantized copy of the weights: slower, but works everywhere."""
+    """Linear layer on a dequantised copy of the weights: slower, but works everywhere."""
     if torch.compiler.is_compiling():
         return F.linear(x, values.to(x.dtype)) * scales.to(x.dtype)
     return torch.cat([F.linear(x, piece.to(x.dtype)) for piece in values.split(PIECE)], -1) * scales.to(x.dtype)
@@ -92,7 +92,7 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The dequantized weights, for modules that use them directly."""
+        """The dequantised weights, for modules that use them directly."""
         return Int8(self.values, self.scales).wide(self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 def shapes(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, wants_weight: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Uninitialized results (fake tensors)."""
+    """Uninitialised results (fake tensors)."""
     sizes = [(), weight.shape if wants_weight else (0,), (0,) if bias is None else bias.shape]
     loss, d_weight, d_bias = (hidden.new_empty(size, dtype=torch.float32) for size in sizes)
     return loss, torch.empty_like(hidden), d_weight, d_bias

@@ -1,4 +1,4 @@
-"""Int8 weight quantization: a quarter of the memory, and of the reads of every decode step."""
+"""Int8 weight quantisation: a quarter of the memory, and of the reads of every decode step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anyformer.kernels.int8 import Int8Linear, Int8Table
 
 
 def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
-    """Quantize a model's weights to int8 in place, for inference only: it cannot be trained afterwards.
+    """Quantise a model's weights to int8 in place, for inference only: it cannot be trained afterwards.
 
     Applies to every linear layer and to the embedding table, which a tied head shares: weight = scale * n, n from -127
-    to 127, with a scale per row (output channel or token); biases, norms, positions and activations are not quantized.
+    to 127, with a scale per row (output channel or token); biases, norms, positions and activations are not quantised.
     On a CPU the matmuls use our own C++ kernel, compiled once in a few seconds; without a C++ compiler weights are
-    dequantized first, which is slow. `compiled(quantise(model))` also compiles the rest of a decode step.
+    dequantised first, which is slow. `compiled(quantise(model))` also compiles the rest of a decode step.
 
     >>> from anyformer import preset
     >>> model = quantise(preset("gpt2-tiny").build(seed=0))
@@ -51,7 +51,7 @@ def is_quantised(model: nn.Module) -> bool:
 
 
 def check_whole(model: nn.Module, where: object, verb: str = "save") -> None:
-    """Reject saving or changing a quantized model: both need the original weights."""
+    """Reject saving or changing a quantised model: both need the original weights."""
     if is_quantised(model):
         raise UserError(f"a model in 8 bits cannot be {verb}d", where=str(where),
                         fix=f"{verb} it before quantise, and quantise what is loaded")  # fmt: skip

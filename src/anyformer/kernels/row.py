@@ -1,7 +1,7 @@
 """A linear layer of one row fused with the norm before it and the activation and residual sum after it.
 
 A decode step at batch size 1 reads every weight once; its time is memory bandwidth plus kernel launches. Norms,
-activations and residual sums need no launches of their own here: every program normalizes the whole input row for
+activations and residual sums need no launches of their own here: every program normalises the whole input row for
 itself, which costs little beside reading its rows of the weights.
 """
 
@@ -63,7 +63,7 @@ def shape_of(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
     act: str, gated: bool, added: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """An uninitialized result (..., O); also the fake tensor implementation."""
+    """An uninitialised result (..., O); also the fake tensor implementation."""
     return x.new_empty(*x.shape[:-1], weight.shape[0] // 2 if gated else weight.shape[0])
 
 

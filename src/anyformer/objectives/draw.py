@@ -22,7 +22,7 @@ class Draw:
     def uniform(self, rows: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
         """(B, count) uniform numbers in [0, 1) for some rows in one epoch, independent of the rest of the batch.
 
-        Vectorized, since creating a generator per row takes longer than augmenting a small image.
+        Vectorised, since creating a generator per row takes longer than augmenting a small image.
         """
         mixed = np.zeros(1, np.uint64)
         for number in (np.array([self.seed]), np.array([self.epoch]), np.asarray(rows)[:, None], np.arange(count)):

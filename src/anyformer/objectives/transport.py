@@ -19,7 +19,7 @@ def transport_plan(cost: Tensor, first: Tensor, second: Tensor, *, steps: int = 
     """The transport plan (B,T,N) of least cost with uniform marginals over the real rows and columns, given by the
     masks `first` (B,T) and `second` (B,N).
 
-    The inexact proximal point method: each step solves a problem regularized towards the last plan, by one Sinkhorn
+    The inexact proximal point method: each step solves a problem regularised towards the last plan, by one Sinkhorn
     iteration. Unlike Sinkhorn's algorithm, it converges to the exact optimum.
     """
     there = (first[:, :, None] & second[:, None, :]).to(cost.dtype)  # (B,T,N)

@@ -172,7 +172,7 @@ BLOCK = 512  # keys per block of torch's CPU kernel; it skips blocks that causal
 # with their slices.
 EXPERT, EXPERT_BACK = 6, 10
 GATHERS = {ATEN.embedding, ATEN.index, ATEN.index_select, ATEN.gather}  # read as many elements as they write
-FREE = {  # allocations that are not initialized, and metadata
+FREE = {  # allocations that are not initialised, and metadata
     ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.detach, ATEN.new_empty_strided,
 }  # fmt: skip
 

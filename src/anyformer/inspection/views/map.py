@@ -75,7 +75,7 @@ def strongest(capture: Capture, site: int, head: int | None, query: int) -> dict
 
 
 def centred(place: int, length: int) -> int:
-    """The start of the window around a token, quantized so that it stays while the cell moves within it."""
+    """The start of the window around a token, quantised so that it stays while the cell moves within it."""
     step = SIDE // 2
     return max(0, min((place - step // 2) // step * step, length - SIDE))
 
