@@ -23,7 +23,8 @@ Multiply = Callable[[Tensor, Tensor, Tensor | None, str, list[Any], str], Tensor
 FEWEST = 16  # rows below which MKL is as fast, bound by reading the weights
 MANY = 64  # rows from which a graph without gradients is not a decode step (kernels/cpu.py)
 SMALL = 1 << 21  # multiply-adds below which the call overhead exceeds the gain
-STEPS = 8  # row counts per power of two that are not padded; others are padded with rows of zeros
+STEPS, FEW_STEPS = 8, 4  # row counts per power of two that are not padded; others are padded with rows of zeros
+FEW = 256  # rows below which FEW_STEPS applies: the prompts of a server, of any length
 registered = False  # whether the custom op `many_rows` is registered
 PLAIN = (Tensor, nn.Parameter)  # not FakeTensor, DTensor or functorch tensors, which have their own dispatch
 
@@ -147,12 +148,13 @@ def multiply_transposed(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def missing_rows(rows: int) -> int:
-    """How many rows of zeros to add: eight row counts per power of two need none.
+    """How many rows of zeros to add: eight row counts per power of two need none, four below `FEW` rows.
 
     oneDNN generates half a megabyte of code for each shape and caches a thousand shapes. Batches of varying length
-    would fill that cache; padding by at most an eighth keeps the shapes few.
+    would fill that cache; padding by at most an eighth, or a quarter of few rows, keeps the shapes few.
     """
-    step = max(1 << (rows.bit_length() - 1), STEPS) // STEPS
+    steps = STEPS if rows >= FEW else FEW_STEPS
+    step = max(1 << (rows.bit_length() - 1), steps) // steps
     return -rows % step
 
 
