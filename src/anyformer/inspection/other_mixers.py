@@ -224,7 +224,7 @@ def memory(cell: Cell, x: Tensor) -> Tensor:
     length = x.shape[0]
     whole = kept.new_zeros(kept.shape[1], length, length)
     carried = kept.new_zeros(kept.shape[1], length)
-    for t in range(length):  # products of gates may underflow to 0
+    for t in range(length):  # a ratio of cumulative products would divide by one that may underflow to 0
         carried = carried * kept[t][:, None]
         carried[:, t] = written[t]
         whole[:, t] = carried
