@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from starlette.requests import Request
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.capture import look
 from anyformer.inspection.given import TEXT
-from anyformer.inspection.look_worker import MOST_WAITING, POLITE, LookWorker
+from anyformer.inspection.look_worker import MOST_WAITING, POLITE, LookWorker, switch_interval
 from anyformer.inspection.mounted_app import BUDGET, RING, TYPED, MountedLook
 from anyformer.inspection.views import views
 from anyformer.inspection.web_files import web_files
@@ -303,10 +304,31 @@ def test_the_thread_steps_back_and_the_others_do_not() -> None:
         torch.ones(4) @ torch.ones(4)
         done.set()
 
-    own, usual = os.getpriority(os.PRIO_PROCESS, 0), sys.getswitchinterval()
+    own, usual = os.getpriority(os.PRIO_PROCESS, 0), idle_switch_interval()
     assert worker.ask(work) and done.wait(10)
     assert found["nice"] == min(POLITE, 19) and found["switch"] < usual / 5
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    assert idle_switch_interval() == usual
+
+
+def test_several_workers_give_the_switch_interval_back() -> None:
+    usual = idle_switch_interval()
+    first, second = LookWorker(), LookWorker()
+    begun, release, other = threading.Event(), threading.Event(), threading.Event()
+    assert first.ask(lambda: (begun.set(), release.wait(10))) and begun.wait(10)
+    assert second.ask(other.set) and other.wait(10)  # its thread starts while the first is busy
+    assert sys.getswitchinterval() < usual / 5
+    release.set()
+    assert idle_switch_interval() == usual
+
+
+def idle_switch_interval() -> float:
+    """The switch interval once no worker of this process is busy."""
+    deadline = time.monotonic() + 10
+    while switch_interval.busy:
+        assert time.monotonic() < deadline, "a worker stays busy"
+        time.sleep(0.005)
+    return sys.getswitchinterval()
 
 
 # ---------------------------------------------------------------- a real server
