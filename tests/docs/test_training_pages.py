@@ -47,10 +47,10 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks(page, "sh") for line in block.strip().splitlines() if line]
 
 
-def test_every_command_of_the_page_runs(home: Path) -> None:
+@pytest.fixture(scope="module")
+def ran(home: Path) -> Path:
+    """The folder after every command of the page."""
     lines = commands(DOCS / "train.md")
-    verbs = {shlex.split(line, comments=True)[1] for line in lines}
-    assert verbs == {"train", "check", "predict", "evaluate", "generate", "runs", "resume"} and len(lines) >= 30
     with standing_in(home):
         for line in lines:
             words = shlex.split(line, comments=True)[1:]
@@ -59,8 +59,15 @@ def test_every_command_of_the_page_runs(home: Path) -> None:
                 words += ["--progress", "none"]
             said = run(*words)
             assert said.code == 0, (line, said.err.splitlines()[-4:])
-        for name in ("out.csv", "tags.conll", "new.de", "images.png"):
-            assert (home / name).stat().st_size > 0
+    return home
+
+
+def test_every_command_of_the_page_runs(ran: Path) -> None:
+    lines = commands(DOCS / "train.md")
+    verbs = {shlex.split(line, comments=True)[1] for line in lines}
+    assert verbs == {"train", "check", "predict", "evaluate", "generate", "runs", "resume"} and len(lines) >= 30
+    for name in ("out.csv", "tags.conll", "new.de", "images.png"):
+        assert (ran / name).stat().st_size > 0
 
 
 def made_small(words: list[str]) -> list[str]:
@@ -70,10 +77,10 @@ def made_small(words: list[str]) -> list[str]:
     return SMALL[:2] if {"--from", "--valid", "adversarial"} & set(words) else SMALL
 
 
-def test_what_the_page_shows_is_printed(home: Path) -> None:
-    """After the commands: some of the lines ask about the runs they made."""
+def test_what_the_page_shows_is_printed(ran: Path) -> None:
+    """Some of the lines ask about the runs that the commands made."""
     shown = 0
-    with standing_in(home):
+    with standing_in(ran):
         for block in blocks(DOCS / "train.md", "text"):
             for part in re.split(r"^\$ anyformer ", block, flags=re.MULTILINE)[1:]:
                 line, _, wanted = part.partition("\n")
@@ -93,9 +100,9 @@ def test_settings_of_the_page_exist() -> None:
     assert [name for name in sorted(named) if not is_setting(name)] == []
 
 
-def test_files_of_a_run_are_those_the_page_names(home: Path) -> None:
+def test_files_of_a_run_are_those_the_page_names(ran: Path) -> None:
     page = (DOCS / "train.md").read_text().partition("## The folder of a run")[2].partition("## Stop")[0]
-    missing = [path.name for path in sorted((home / "runs" / "reviews").iterdir())
+    missing = [path.name for path in sorted((ran / "runs" / "reviews").iterdir())
                if not path.name.startswith(".") and path.name not in page]  # fmt: skip
     assert missing == []
 

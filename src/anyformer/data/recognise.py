@@ -55,8 +55,8 @@ def panel_reason(panel: FoundPanel, frame: Frame, settings: Data) -> str:
         return ""
     reason = reason_to_forecast(set(wanted), list(panel.measured), settings)
     return (
-        f"{' and '.join(panel.time)} come{'s' * (len(panel.time) == 1)} again for each of {panel.count:,} "
-        f"{panel.name}, and {reason}"
+        f"{' and '.join(panel.time)} repeat{'s' * (len(panel.time) == 1)} for each of {panel.count:,} "
+        f"values of {panel.name}, and {reason}"
         if reason
         else ""
     )
