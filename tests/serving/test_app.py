@@ -51,6 +51,13 @@ class Around:
         self.app = make_app(self.served, self.engine, limits or Limits())
         self.state = self.app.state.shared
 
+    def __enter__(self) -> Around:
+        self.engine.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.stop()
+
     def run(self, work: Callable[[httpx.AsyncClient], Awaitable[Result]]) -> Result:
         self.state.mail = None  # a new event loop
 

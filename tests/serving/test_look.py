@@ -42,10 +42,8 @@ def basic(password: str, name: str = "me") -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def around() -> Iterator[Around]:
-    one = Around(models.gpt())
-    one.engine.start()
-    yield one
-    one.engine.stop()
+    with Around(models.gpt()) as one:
+        yield one
 
 
 # ---------------------------------------------------------------- the page

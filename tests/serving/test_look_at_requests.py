@@ -21,10 +21,8 @@ ASKED = {"prompt": models.TEXT, "max_tokens": 5, "temperature": 0.0, "look": Tru
 
 @pytest.fixture(scope="module")
 def around() -> Iterator[Around]:
-    one = Around(models.gpt())
-    one.engine.start()
-    yield one
-    one.engine.stop()
+    with Around(models.gpt()) as one:
+        yield one
 
 
 async def manifest(client: httpx.AsyncClient, url: str) -> httpx.Response:
